@@ -42,7 +42,8 @@ Status f32_matmul(const F32Matmul& call);
 struct FewRowsPart {
   const uint8_t* values = nullptr;
   int64_t row_bytes = 0, n = 0;
-  /// Of row r and group g: scales[r / scale_rows * row_step + g * group_step]. Null: all 1, and one group.
+  /// Of row r and group g: scales[r / scale_rows * row_step + g * group_step]; scale_rows is a power of two. Null: all
+  /// 1, and one group.
   const float* scales = nullptr;
   int64_t scale_rows = 1, row_step = 0, group_step = 0;
   const float* bias = nullptr;  // [n]; null: none

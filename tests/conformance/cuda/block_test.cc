@@ -21,7 +21,7 @@ TEST(Blocks, Products) {
 
 TEST(Blocks, FewRows) {
   LOWBIT_NEEDS_GPU();
-  check_few_rows_all(400, 3000);
+  check_few_rows_all(400, 1500);
 }
 
 TEST(Blocks, Gram) {

@@ -7,7 +7,7 @@
 
 namespace lowbit::cuda {
 /// No tensor cores on fibers.
-bool gemm_fp8_wgmma(const DeviceGemm&, cudaStream_t, cudaError_t*) { return false; }
+bool gemm_fp8_wgmma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 }  // namespace lowbit::cuda
 

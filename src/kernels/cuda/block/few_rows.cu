@@ -1,6 +1,7 @@
 #include "kernels/cuda/block/few_rows.cuh"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/block/few_rows_input.cuh"
 #include "kernels/cuda/launch.h"
@@ -13,22 +14,23 @@ using namespace block;  // NOLINT
 
 bool gates_pairs(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 
-/// The scale of row r of a set's tiles, in group g. Behind the last row or tile it does not matter.
-__device__ __forceinline__ float few_rows_scale(const FewRowsArgs& a, int set, int at) {
-  const int r = at % kRowsOfTile, g = at / kRowsOfTile % a.groups, t = at / kRowsOfTile / a.groups;
-  const FewRowsTile tile = few_rows_tile(a, min(set * a.tiles_of_set + t, a.tiles - 1));
+/// The scale of a lane's row of a tile of the set. Behind the last row or tile it does not matter.
+__device__ __forceinline__ float few_rows_scale(const FewRowsArgs& a, int set, const FewRowsPlace& group) {
+  const FewRowsTile tile = few_rows_tile(a, min(set * a.tiles_of_set + group.which, a.tiles - 1));
   const FewRowsPart& part = a.part[tile.part];
   if (part.scales == nullptr) return 1.0f;
-  const int64_t n = min(static_cast<int64_t>(tile.n0 + r), part.n - 1);
-  return part.scales[n / part.scale_rows * part.row_step + g * part.group_step];
+  const int n = min(tile.n0 + static_cast<int>(threadIdx.x) % 32, static_cast<int>(part.n) - 1);
+  return part.scales[int64_t{n >> a.scale_shift[tile.part]} * static_cast<int>(part.row_step) +
+                     int64_t{group.within} * static_cast<int>(part.group_step)];
 }
 
 /// An output before its bias: the groups' sums, in order.
 template <int kM>
-__device__ __forceinline__ float add_groups(const FewRowsArgs& a, const uint8_t* shared, int tile, int m, int r) {
-  const auto* const sums = reinterpret_cast<const float*>(shared + a.results_at) +
-                           (tile * a.groups * kM + m) * kRowsOfTile + r;
-  const auto* const scales = reinterpret_cast<const float*>(shared + a.scales_at) + tile * a.groups * kRowsOfTile + r;
+__device__ __forceinline__ float add_groups(const FewRowsArgs& a, const uint8_t* shared, int buffer, int tile, int m,
+                                            int r) {
+  const int at = (buffer * a.tiles_of_set + tile) * a.groups;
+  const auto* const sums = reinterpret_cast<const float*>(shared + a.results_at) + (at * kM + m) * kRowsOfTile + r;
+  const auto* const scales = reinterpret_cast<const float*>(shared + a.scales_at) + at * kRowsOfTile + r;
   const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at) + m * a.groups;
   float acc = 0;
   if (a.rounding == RowRounding::kE4m3) {
@@ -42,13 +44,16 @@ __device__ __forceinline__ float add_groups(const FewRowsArgs& a, const uint8_t*
   return acc;
 }
 
-/// Where an output of a set goes.
+/// Where a lane's output of a set goes: `i` counts warps of them.
 struct FewRowsOutput {
   const FewRowsPart* part = nullptr;
-  int tile = 0, m = 0, r = 0;  // tile: in the set
-  int64_t n = 0, at = 0;
+  int tile = 0, m = 0, r = 0, n = 0;  // tile: in the set
+  int64_t at = 0;
   __device__ __forceinline__ FewRowsOutput(const FewRowsArgs& a, int set, int i, bool pairs) {
-    r = i % kRowsOfTile, m = i / kRowsOfTile % a.m, tile = i / kRowsOfTile / a.m * (pairs ? 2 : 1);
+    r = static_cast<int>(threadIdx.x) % kRowsOfTile;
+    tile = i;
+    if (a.m > 1) m = i % a.m, tile = i / a.m;
+    if (pairs) tile *= 2;
     const int of_all = set * a.tiles_of_set + tile;
     if (tile >= a.tiles_of_set || of_all >= a.tiles) return;
     const FewRowsTile where = few_rows_tile(a, of_all);
@@ -58,26 +63,26 @@ struct FewRowsOutput {
     at = m * part->ldy + n;
   }
 };
-__device__ __forceinline__ float bias_at(const FewRowsPart& part, int64_t n) {
+__device__ __forceinline__ float bias_at(const FewRowsPart& part, int n) {
   return part.bias == nullptr ? 0.0f : part.bias[n];
 }
 
 /// The outputs of a set; `before` and `bias` are those of a thread's first one.
 template <int kM>
-__device__ __forceinline__ void store_few_rows(const FewRowsArgs& a, const uint8_t* shared, int set, float before,
-                                               float bias) {
+__device__ __forceinline__ void store_few_rows(const FewRowsArgs& a, const uint8_t* shared, int buffer, int set,
+                                               float before, float bias) {
   const bool pairs = a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu;
-  const int count = a.tiles_of_set / (pairs ? 2 : 1) * a.m * kRowsOfTile, own = static_cast<int>(threadIdx.x);
-  for (int i = own; i < count; i += 32 * a.warps) {
+  const int count = a.tiles_of_set / (pairs ? 2 : 1) * a.m, own = static_cast<int>(threadIdx.x) / 32;
+  for (int i = own; i < count; i += a.warps) {
     const FewRowsOutput to(a, set, i, pairs);
     if (to.part == nullptr) continue;
     if (i != own) {
       bias = bias_at(*to.part, to.n);
       if (a.end == ProductEnd::kAdd) before = static_cast<const float*>(to.part->y)[to.at];
     }
-    float y = __fadd_rn(add_groups<kM>(a, shared, to.tile, to.m, to.r), bias);
+    float y = __fadd_rn(add_groups<kM>(a, shared, buffer, to.tile, to.m, to.r), bias);
     if (pairs)
-      y = gated(y, __fadd_rn(add_groups<kM>(a, shared, to.tile + 1, to.m, to.r), bias_at(a.part[1], to.n)), a.end);
+      y = gated(y, __fadd_rn(add_groups<kM>(a, shared, buffer, to.tile + 1, to.m, to.r), bias_at(a.part[1], to.n)), a.end);
     if (a.end == ProductEnd::kAdd) y = __fadd_rn(before, y);
     if (a.y_element == Element::kF32)
       static_cast<float*>(to.part->y)[to.at] = y;
@@ -90,64 +95,87 @@ template <ValueType kType, int kM>
 __global__ void __launch_bounds__(32 * kMostFewRowsWarps, 1) multiply_few_rows(const __grid_constant__ FewRowsArgs a) {
   LOWBIT_DYNAMIC_SHARED(shared);
   let_successor_start();
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, threads = 32 * a.warps;
-  const int first_set = static_cast<int>(blockIdx.x), step = a.grid;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   uint8_t* const ring = shared + warp * a.stages * kStageBytes;
   const auto* const x = reinterpret_cast<const float*>(shared + a.x_at);
-  auto* const results = reinterpret_cast<float*>(shared + a.results_at);
-  auto* const scales = reinterpret_cast<float*>(shared + a.scales_at);
-  const int scale_count = a.tiles_of_set * a.groups * kRowsOfTile, set_units = a.tiles_of_set * a.units;
-  FewRowsCursor ahead{first_set, warp, 0};
+  FewRowsCursor at(a, warp), ahead = at;
   int slot_ahead = 0, slot = 0;
   const auto copy_next = [&] {
     if (ahead.set < a.sets) {
       copy_few_rows(a, ahead, ring + slot_ahead * kStageBytes);
       if (++slot_ahead == a.stages) slot_ahead = 0;
-      ahead.next(a, warp, step);
+      ahead.next(a);
     }
+    __syncwarp();
     end_few_rows_stage();
   };
 #pragma unroll 1
-  for (int i = 0; i < kFewRowsStages; ++i) copy_next();
+  for (int i = 0; i < a.stages; ++i) copy_next();
   if (a.norm != nullptr)
-    for (int i = thread; i < a.k; i += threads) reinterpret_cast<float*>(shared + a.norm_at)[i] = a.norm[i];
+#pragma unroll 8
+    for (int i = thread; i < a.k; i += 32 * a.warps) reinterpret_cast<float*>(shared + a.norm_at)[i] = a.norm[i];
+  // Scales of [tiles][groups] x 32 rows, a warp's: a set's come while the one before it is multiplied.
+  const int scale_rows = a.tiles_of_set * a.groups;
+  const FewRowsPlace first_group(warp, a.groups), group_step(a.warps, a.groups);
   float held[kHeldScales];
   const auto hold_scales = [&](int set) {
+    FewRowsPlace group = first_group;
 #pragma unroll
-    for (int i = 0; i < kHeldScales; ++i)
-      if (thread + i * threads < scale_count) held[i] = few_rows_scale(a, set, thread + i * threads);
+    for (int i = 0; i < kHeldScales; ++i) {
+      if (group.which < a.tiles_of_set) held[i] = few_rows_scale(a, set, group);
+      group.next(group_step, a.groups);
+    }
   };
-  hold_scales(first_set);
+  const auto put_scales = [&](int set, int buffer) {
+    auto* const to = reinterpret_cast<float*>(shared + a.scales_at) + buffer * scale_rows * kRowsOfTile + lane;
+    FewRowsPlace group = first_group;
+#pragma unroll
+    for (int i = 0; i < kHeldScales; ++i) {
+      if (group.which < a.tiles_of_set) to[(warp + i * a.warps) * kRowsOfTile] = held[i];
+      group.next(group_step, a.groups);
+    }
+    for (int i = warp + kHeldScales * a.warps; i < scale_rows; i += a.warps, group.next(group_step, a.groups))
+      to[i * kRowsOfTile] = few_rows_scale(a, set, group);
+  };
+  hold_scales(at.set);
   wait_for_predecessor();
   stage_few_rows<kM>(a, shared);
+  put_scales(at.set, 0);
   __syncthreads();
+  int buffer = 0;
 #pragma unroll 1
-  for (int set = first_set; set < a.sets; set += step) {
-    if (set != first_set) hold_scales(set);
+  for (int set = at.set; set < a.sets; set += a.grid) {
+    const int next = set + a.grid, next_buffer = a.buffers == 2 ? 1 - buffer : 0;
+    if (next < a.sets) hold_scales(next);
     float before = 0, bias = 0;
-    const FewRowsOutput own(a, set, thread, a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu);
+    const FewRowsOutput own(a, set, warp, a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu);
     if (own.part != nullptr) {
       bias = bias_at(*own.part, own.n);
       if (a.end == ProductEnd::kAdd) before = static_cast<const float*>(own.part->y)[own.at];
     }
     float sums[kM] = {};
+    FewRowsGroup in = {};
+    float* const results = reinterpret_cast<float*>(shared + a.results_at) + buffer * scale_rows * kM * kRowsOfTile;
 #pragma unroll 1
-    for (FewRowsCursor at{set, warp, 0}; at.set == set && at.unit < set_units; at.next(a, warp, step)) {
-      wait_for_few_rows_stage();
+    for (; at.set == set; at.next(a)) {
+      wait_for_few_rows_stage(a.stages);
       __syncwarp();
       multiply_stage<kType, kM>(a, at, ring + slot * kStageBytes, x,
-                                results + at.unit / a.units * a.groups * kM * kRowsOfTile, sums);
+                                results + at.unit.which * a.groups * kM * kRowsOfTile, in, sums);
       if (++slot == a.stages) slot = 0;
       __syncwarp();
       copy_next();
     }
-#pragma unroll
-    for (int i = 0; i < kHeldScales; ++i)
-      if (thread + i * threads < scale_count) scales[thread + i * threads] = held[i];
-    for (int i = thread + kHeldScales * threads; i < scale_count; i += threads) scales[i] = few_rows_scale(a, set, i);
+    if (a.buffers == 2 && next < a.sets) put_scales(next, next_buffer);
     __syncthreads();
-    store_few_rows<kM>(a, shared, set, before, bias);
-    __syncthreads();
+    store_few_rows<kM>(a, shared, buffer, set, before, bias);
+    if (a.buffers == 2) {  // a thread that comes here again has met those that store
+      buffer = next_buffer;
+    } else if (next < a.sets) {
+      __syncthreads();
+      put_scales(next, 0);
+      __syncthreads();
+    }
   }
 }
 
@@ -160,8 +188,8 @@ int columns_of_piece(ValueType type) { return kPieceBytes / value_bytes(type); }
 /// Rows of x that kernels are made for.
 int row_slots(int64_t m) { return m <= 1 ? 1 : m <= 2 ? 2 : m <= 4 ? 4 : 8; }
 
-/// Tiles of a set and warps: where a tile is one unit, as many tiles as warps, so that no multiprocessor has more than
-/// it must.
+/// Tiles of a set and warps: as many units as warps, if there are enough tiles, so that all multiprocessors have some;
+/// where a tile is one unit, so that none has more than it must.
 void cut_sets(FewRowsArgs& a, bool pairs, int processors) {
   constexpr int kUsualWarps = 8;
   a.tiles_of_set = pairs ? 2 : 1;
@@ -173,30 +201,42 @@ void cut_sets(FewRowsArgs& a, bool pairs, int processors) {
       least = most;
       a.tiles_of_set = warps;
     }
-    a.tiles_of_set = static_cast<int>(std::min<int64_t>(a.tiles_of_set, whole(a.tiles, 2) * 2));
+  } else if (a.tiles >= 4 * processors && a.units * a.tiles_of_set < kUsualWarps) {
+    a.tiles_of_set *= kMostFewRowsWarps / (a.units * a.tiles_of_set);
   }
   const int units = a.tiles_of_set * a.units;
   a.warps = units <= kMostFewRowsWarps ? units : kUsualWarps;
   a.sets = static_cast<int>(whole(a.tiles, a.tiles_of_set));
+  a.grid = std::min(a.sets, processors);
 }
 
 /// Lays out shared memory; returns its bytes.
-int64_t place_few_rows(FewRowsArgs& a, int slots) {
+int64_t place_few_rows(FewRowsArgs& a, int slots, int stages) {
   const int64_t units = whole(a.tiles_of_set * a.units, a.warps) * whole(a.sets, a.grid);  // of a warp
-  const int64_t stages = units * whole(a.unit_pieces, kStagePieces);
-  a.stages = static_cast<int>(std::min<int64_t>(stages, kFewRowsStages));
+  a.stages = static_cast<int>(std::min<int64_t>(units * whole(a.unit_pieces, kStagePieces), stages));
   int64_t at = int64_t{a.warps} * a.stages * kStageBytes;
   const auto take = [&](int& place, int64_t floats) {
     place = static_cast<int>(std::min<int64_t>(at, 1 << 30));
     at += whole(floats, 4) * 16;
   };
+  const int64_t of_buffer = int64_t{a.tiles_of_set} * a.groups * kRowsOfTile;
   take(a.x_at, int64_t{slots} * a.x_pitch);
   take(a.norm_at, a.norm == nullptr ? 0 : a.k);
   take(a.x_scales_at, int64_t{a.m} * a.groups);
-  take(a.results_at, int64_t{a.tiles_of_set} * a.groups * slots * kRowsOfTile);
-  take(a.scales_at, int64_t{a.tiles_of_set} * a.groups * kRowsOfTile);
+  take(a.results_at, a.buffers * of_buffer * slots);
+  take(a.scales_at, a.buffers * of_buffer);
   take(a.factors_at, kMostStepRows);
   return at;
+}
+
+/// The deepest pipeline that shared memory has room for.
+int64_t fit_few_rows(FewRowsArgs& a, int slots, int64_t most) {
+  int64_t bytes = 0;
+  for (int stages = kFewRowsStages; stages >= 1; --stages)
+    for (a.buffers = a.sets > a.grid ? 2 : 1; a.buffers >= 1; --a.buffers)
+      if (bytes = place_few_rows(a, slots, stages); bytes <= most) return bytes;
+  a.buffers = 1;
+  return bytes;
 }
 
 /// The launch of a call; returns its bytes of shared memory.
@@ -207,6 +247,7 @@ int64_t cut_few_rows(const FewRows& call, const Device& device, FewRowsArgs& a) 
   for (int i = 0; i < call.count; ++i) {
     a.part[i] = call.parts[static_cast<size_t>(i)];
     a.first_tile[i] = a.tiles;
+    a.scale_shift[i] = std::countr_zero(static_cast<uint64_t>(a.part[i].scale_rows));
     a.tiles += static_cast<int>(whole(a.part[i].n, kRowsOfTile));
   }
   a.rows = call.rows, a.norm = call.norm, a.eps = call.eps;
@@ -214,17 +255,18 @@ int64_t cut_few_rows(const FewRows& call, const Device& device, FewRowsArgs& a) 
   a.ldcodes = call.ldcodes, a.scale_row = call.scale_row, a.scale_block = call.scale_block;
   a.rounding = call.rounding, a.end = call.end, a.y_element = call.y_element;
   a.m = static_cast<int>(call.m), a.k = static_cast<int>(call.k);
-  a.aligned = call.k % 4 == 0 && reinterpret_cast<uintptr_t>(call.rows) % 16 == 0;
+  a.aligned = call.codes == nullptr && call.k % 4 == 0 && reinterpret_cast<uintptr_t>(call.rows) % 16 == 0;
   a.pieces = static_cast<int>(whole(call.k, columns));
   const bool one = call.parts[0].scales == nullptr || call.group >= call.k;
   a.groups = one ? 1 : static_cast<int>(whole(call.k, call.group));
   a.group_pieces = one ? a.pieces : static_cast<int>(call.group / columns);
   a.unit_pieces = static_cast<int>(whole(kStagePieces, a.group_pieces)) * a.group_pieces;
+  a.unit_groups = a.unit_pieces / a.group_pieces;
   a.units = static_cast<int>(whole(a.pieces, a.unit_pieces));
+  a.whole_stages = a.groups == 1 || a.group_pieces % kStagePieces == 0;
   a.x_pitch = static_cast<int>(whole(int64_t{a.pieces} * columns, kFp8Block) * kFp8Block);
   cut_sets(a, pairs, device.processors);
-  a.grid = std::min(a.sets, device.processors);
-  return place_few_rows(a, row_slots(call.m));
+  return fit_few_rows(a, row_slots(call.m), device.shared_bytes);
 }
 
 template <ValueType kType>
@@ -263,6 +305,7 @@ bool takes_few_rows(const FewRows& call) {
   for (int i = 0; i < call.count; ++i) {
     const FewRowsPart& part = call.parts[static_cast<size_t>(i)];
     if (part.n < 1 || part.n > kLargest || part.row_bytes % kPieceBytes != 0) return false;
+    if (!std::has_single_bit(static_cast<uint64_t>(part.scale_rows))) return false;
     if (reinterpret_cast<uintptr_t>(part.values) % kPieceBytes != 0) return false;
     if ((part.scales == nullptr) != (call.parts[0].scales == nullptr)) return false;
   }

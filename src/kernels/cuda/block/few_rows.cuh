@@ -19,7 +19,7 @@ constexpr int kHeldScales = 8;  // of a thread, which come while it multiplies
 
 struct FewRowsArgs {
   FewRowsPart part[kMostStepProducts];
-  int first_tile[kMostStepProducts];
+  int first_tile[kMostStepProducts], scale_shift[kMostStepProducts];
   int parts;
   const float *rows, *norm;
   const uint8_t* codes;
@@ -33,28 +33,43 @@ struct FewRowsArgs {
   int m, k, groups, group_pieces, pieces;  // pieces: of a row of weights
   int warps, stages;                       // of a thread block, of a warp
   int tiles, tiles_of_set, sets, grid;     // a thread block takes a set of tiles at a time
-  int unit_pieces, units;                  // a unit is what a warp takes of a tile: whole groups; units of a tile
+  int unit_pieces, unit_groups, units;     // a unit is what a warp takes of a tile: whole groups; units of a tile
+  bool whole_stages;                       // groups end with stages
+  int buffers;                             // of results and scales, which sets take in turn
   // Byte positions in shared memory, floats of a row of x.
   int x_at, norm_at, x_scales_at, results_at, scales_at, factors_at, x_pitch;
 };
 
-/// The stages that a warp reads, one after the other.
+/// Number `i` of a row of things, of which `of` belong together; the next one that a warp takes is `step` behind it.
+struct FewRowsPlace {
+  int which, within;
+  __device__ __forceinline__ FewRowsPlace(int i, int of) : which(i / of), within(i % of) {}
+  __device__ __forceinline__ void next(const FewRowsPlace& step, int of) {
+    which += step.which, within += step.within;
+    if (within >= of) within -= of, ++which;
+  }
+};
+
+/// The stages that a warp reads, one after the other. Divisions are done once, at the start.
 struct FewRowsCursor {
-  int set, unit, piece;
-  __device__ __forceinline__ int tile(const FewRowsArgs& a) const { return set * a.tiles_of_set + unit / a.units; }
-  __device__ __forceinline__ int first(const FewRowsArgs& a) const { return unit % a.units * a.unit_pieces + piece; }
+  FewRowsPlace unit, start, step;  // of a tile of the set
+  int set, piece = 0;
+  __device__ __forceinline__ FewRowsCursor(const FewRowsArgs& a, int warp)
+      : unit(warp, a.units), start(unit), step(a.warps, a.units), set(static_cast<int>(blockIdx.x)) {}
+  __device__ __forceinline__ int tile(const FewRowsArgs& a) const { return set * a.tiles_of_set + unit.which; }
+  __device__ __forceinline__ int first(const FewRowsArgs& a) const { return unit.within * a.unit_pieces + piece; }
   /// Pieces of the stage.
   __device__ __forceinline__ int count(const FewRowsArgs& a) const {
     return min(kStagePieces, min(a.unit_pieces - piece, a.pieces - first(a)));
   }
-  __device__ __forceinline__ void next(const FewRowsArgs& a, int warp, int sets) {
+  __device__ __forceinline__ void next(const FewRowsArgs& a) {
     piece += kStagePieces;
     if (piece < a.unit_pieces && first(a) < a.pieces) return;
     piece = 0;
-    unit += a.warps;
-    if (unit < a.tiles_of_set * a.units) return;
-    unit = warp;
-    set += sets;
+    unit.next(step, a.units);
+    if (unit.which < a.tiles_of_set) return;
+    unit = start;
+    set += a.grid;
   }
 };
 
@@ -73,25 +88,38 @@ __device__ __forceinline__ void end_few_rows_stage() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void wait_for_few_rows_stage() {
+template <int kBehind>
+__device__ __forceinline__ void wait_for_copies_but() {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.wait_group %0;" ::"n"(kFewRowsStages - 1) : "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kBehind) : "memory");
 #endif
 }
+/// Until the oldest of `stages` is there.
+__device__ __forceinline__ void wait_for_few_rows_stage(int stages) {
+  if (stages == 4)
+    wait_for_copies_but<3>();
+  else if (stages == 3)
+    wait_for_copies_but<2>();
+  else if (stages == 2)
+    wait_for_copies_but<1>();
+  else
+    wait_for_copies_but<0>();
+}
 
-/// Starts the copies of a stage. Rows that are not there are the last one: nobody stores their sums.
+/// Starts the copies of a stage. Rows that are not there are the last one: nobody stores their sums. All lanes copy,
+/// pieces that nobody reads, too: they stay together, and so do the copies that they wait for.
 __device__ __forceinline__ void copy_few_rows(const FewRowsArgs& a, const FewRowsCursor& at, uint8_t* stage) {
   const int lane = static_cast<int>(threadIdx.x) % 32, piece = lane % kStagePieces, row = lane / kStagePieces;
-  if (piece >= at.count(a) || at.tile(a) >= a.tiles) return;
-  const FewRowsTile tile = few_rows_tile(a, at.tile(a));
+  const FewRowsTile tile = few_rows_tile(a, min(at.tile(a), a.tiles - 1));
   const FewRowsPart& part = a.part[tile.part];
-  const uint8_t* const from = part.values + int64_t{at.first(a) + piece} * kPieceBytes;
+  const uint8_t* const from = part.values + int64_t{at.first(a) + min(piece, at.count(a) - 1)} * kPieceBytes;
   constexpr int kAtOnce = 32 / kStagePieces;
 #pragma unroll
   for (int i = 0; i < kRowsOfTile / kAtOnce; ++i) {
     const int r = row + i * kAtOnce;
-    const int64_t n = min(static_cast<int64_t>(tile.n0 + r), part.n - 1);
-    copy_to_shared_16(stage + (r * kStagePieces + (piece ^ r % kStagePieces)) * kPieceBytes, from + n * part.row_bytes);
+    const int n = min(tile.n0 + r, static_cast<int>(part.n) - 1);
+    copy_to_shared_16(stage + (r * kStagePieces + (piece ^ r % kStagePieces)) * kPieceBytes,
+                      from + int64_t{n} * static_cast<int>(part.row_bytes));
   }
 }
 
@@ -120,32 +148,45 @@ __device__ __forceinline__ void multiply_piece(const uint4& w, const float* x, i
     }
 }
 
+/// How far a warp is in a group, and which it is.
+struct FewRowsGroup {
+  int left, group;  // pieces that are not added yet
+  __device__ __forceinline__ void begin(const FewRowsArgs& a, const FewRowsCursor& at) {
+    if (at.piece != 0) return;
+    left = a.group_pieces;
+    group = at.unit.within * a.unit_groups;
+  }
+};
+
 /// A stage's pieces; sums of groups that end go to their slot, [groups][kM][32] of a tile.
 template <ValueType kType, int kM>
 __device__ __forceinline__ void multiply_stage(const FewRowsArgs& a, const FewRowsCursor& at, const uint8_t* stage,
-                                               const float* x, float* results, float (&sums)[kM]) {
+                                               const float* x, float* results, FewRowsGroup& in, float (&sums)[kM]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = at.first(a), count = at.count(a);
   const uint8_t* const row = stage + lane * kStagePieces * kPieceBytes;
   const auto multiply = [&](int p) {
     const uint4 w = *reinterpret_cast<const uint4*>(row + (p ^ lane % kStagePieces) * kPieceBytes);
     multiply_piece<kType>(w, x + (first + p) * kPieceColumns<kType>, a.x_pitch, sums);
   };
-  const auto finish = [&](int pieces) {  // so many of the row are done
-    if (pieces % a.group_pieces != 0 && pieces != a.pieces) return;
-    float* const to = results + ((pieces - 1) / a.group_pieces * kM) * kRowsOfTile + lane;
+  const auto done = [&](int pieces, int of_row) {  // so many more, and so many of the row
+    in.left -= pieces;
+    if (in.left > 0 && of_row < a.pieces) return;
+    float* const to = results + in.group * (kM * kRowsOfTile) + lane;
 #pragma unroll
     for (int m = 0; m < kM; ++m) to[m * kRowsOfTile] = sums[m], sums[m] = 0;
+    in.left = a.group_pieces, ++in.group;
   };
-  if (count == kStagePieces && (a.group_pieces % kStagePieces == 0 || a.groups == 1)) {
+  in.begin(a, at);
+  if (count == kStagePieces && a.whole_stages) {
 #pragma unroll(kM <= 2 ? 8 : 2)
     for (int p = 0; p < kStagePieces; ++p) multiply(p);
-    finish(first + kStagePieces);
-  } else {
+    done(kStagePieces, first + kStagePieces);
+    return;
+  }
 #pragma unroll 1
-    for (int p = 0; p < count; ++p) {
-      multiply(p);
-      finish(first + p + 1);
-    }
+  for (int p = 0; p < count; ++p) {
+    multiply(p);
+    done(1, first + p + 1);
   }
 }
 

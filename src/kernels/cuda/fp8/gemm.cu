@@ -99,7 +99,7 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
   if (operands.m == 0 || operands.n == 0) return {};
   const DeviceGemm g{operands, bias};
   cudaError_t error = cudaSuccess;
-  if (gemm_fp8_wgmma(g, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
+  if (gemm_fp8_wgmma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   if (const FewRows few = few_rows_of(g, stream); takes_few_rows(few)) return few_rows(few);
   if (gemm_fp8_mma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
@@ -114,6 +114,8 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
 Status grouped_gemm_fp8(const Fp8Gemm& operands, const Fp8Groups& groups, void* stream) {
   if (operands.m == 0 || operands.n == 0) return {};
   cudaError_t error = cudaSuccess;
+  if (gemm_fp8_wgmma({operands, nullptr}, groups, static_cast<cudaStream_t>(stream), &error))
+    return check_cuda(error, "fp8 product of groups");
   if (gemm_fp8_mma({operands, nullptr}, groups, static_cast<cudaStream_t>(stream), &error))
     return check_cuda(error, "fp8 product of groups");
   return fail(ErrorCode::kUnsupported, "fp8 product of groups",

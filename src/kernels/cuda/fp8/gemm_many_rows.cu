@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/groups.cuh"
 #include "kernels/cuda/fp8/pipeline.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
@@ -25,35 +26,52 @@ struct Tile : RingLayout<128 * Waves, Q_, 128 * Waves, kMostShared> {
 
 /// Which tile is whose.
 struct Order {
-  int down, across, tiles, depth;  // depth: tiles down before the next column of them
+  int down, across, tiles, depth;  // depth: tiles down before the next column of them. tiles: of groups, the most
   int blocks;                      // of K
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-struct TileOrigin {
-  int p0, q0;
+struct TilePlace {
+  int p0, q0;    // rows of a and of b
+  int64_t end;   // of rows of a
+  int group;
 };
 template <class T>
-__device__ __forceinline__ TileOrigin tile_origin(const Order& o, int tile) {
-  const int band = o.depth * o.across, first = tile / band * o.depth, in = tile % band;
-  const int down = min(o.depth, o.down - first);
-  return {(first + in % down) * T::kP, in / down * T::kQ};
+__device__ __forceinline__ TilePlace tile_place(const Order& o, int down, int tile, int64_t first, int64_t end, int group) {
+  const int band = o.depth * o.across, top = tile / band * o.depth, in = tile % band, height = min(o.depth, down - top);
+  return {int(first) + (top + in % height) * T::kP, in / height * T::kQ, end, group};
+}
+/// False: there is no such tile, nor one behind it.
+template <class T, bool kGroups>
+__device__ __forceinline__ bool find_tile(const DeviceGemm& g, const Fp8Groups& groups, const Order& o, int tile,
+                                          TilePlace& at) {
+  if (tile >= o.tiles) return false;
+  if constexpr (kGroups) {
+    const TileOfGroup found = tile_of_groups<T::kP>(groups, g.m, tile, o.across);
+    const int down = int((found.last - found.first + T::kP - 1) / T::kP);
+    if (found.exists()) at = tile_place<T>(o, down, found.tile, found.first, found.last, found.group);
+    return found.exists();
+  } else {
+    at = tile_place<T>(o, o.down, tile, 0, g.m, 0);
+    return true;
+  }
 }
 
-template <class T>
+template <class T, bool kGroups>
 __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                            const DeviceGemm& g, const Order& o) {
+                                            const DeviceGemm& g, const Fp8Groups& groups, const Order& o) {
   const bool first_lane = threadIdx.x % 32 == 0;
-  for (int tile = int(blockIdx.x); tile < o.tiles; tile += int(gridDim.x)) {
-    const TileOrigin at = tile_origin<T>(o, tile);
-    const ScaleCopies<T> scales(g, at.p0, at.q0);
+  TilePlace at;
+  for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
+    const ScaleCopies<T> scales(g, at.p0, at.q0, at.group);
+    const int row0 = int(at.group * g.n) + at.q0;  // of b
     for (int b = 0; b < o.blocks; ++b, pipeline.next()) {
       barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
       if (first_lane) {
         barrier_expect(pipeline.full(), T::kCodes);
         box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
-        box_load(pipeline.q(), q_map, b * 128, at.q0, pipeline.full());
+        box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
       }
       __syncwarp();
       scales.copy(pipeline.scales(), b);
@@ -78,11 +96,11 @@ __device__ __forceinline__ void scale_accumulate(const float (&s)[T::kSums], con
 }
 
 /// Columns [j, j + 2) of row i; j is even.
-__device__ __forceinline__ void store_pair(const DeviceGemm& g, int64_t i, int64_t j, float v, float w) {
+__device__ __forceinline__ void store_pair(const DeviceGemm& g, int64_t end, int64_t i, int64_t j, float v, float w) {
   const int bytes = g.element == Fp8Element::kF32 ? 8 : 4;
-  if (g.ldc % 2 != 0 || j + 1 >= g.n || i >= g.m || reinterpret_cast<uintptr_t>(g.c) % bytes != 0) {
-    store_one(g, i, j, v);
-    store_one(g, i, j + 1, w);
+  if (g.ldc % 2 != 0 || j + 1 >= g.n || i >= end || reinterpret_cast<uintptr_t>(g.c) % bytes != 0) {
+    store_one(g, end, i, j, v);
+    store_one(g, end, i, j + 1, w);
     return;
   }
   const int64_t at = i * g.ldc + j;
@@ -117,7 +135,7 @@ __device__ __forceinline__ void add_bias(const DeviceGemm& g, int q0, float (&ac
 }
 
 template <class T>
-__device__ __forceinline__ void store_tile(const DeviceGemm& g, int row, int q0, const float (&acc)[T::kSums]) {
+__device__ __forceinline__ void store_tile(const DeviceGemm& g, int64_t end, int row, int q0, const float (&acc)[T::kSums]) {
   const int t = threadIdx.x % 4;
   const bool wide = g.element != Fp8Element::kF32 && g.ldc % 8 == 0 && reinterpret_cast<uintptr_t>(g.c) % 16 == 0;
 #pragma unroll
@@ -131,13 +149,13 @@ __device__ __forceinline__ void store_tile(const DeviceGemm& g, int row, int q0,
         for (int x = 0; x < 4; ++x)
           w[x] = two_halves(g.element, acc[4 * (j + x) + 2 * half], acc[4 * (j + x) + 2 * half + 1]);
         transpose_quad(w);
-        if (i < g.m)
+        if (i < end)
           *reinterpret_cast<uint4*>(static_cast<uint16_t*>(g.c) + i * g.ldc + q0 + 8 * (j + t)) =
               uint4{w[0], w[1], w[2], w[3]};
       } else {
 #pragma unroll
         for (int x = j; x < j + 4 && x < T::kQ / 8; ++x)
-          store_pair(g, i, q0 + 8 * x + 2 * t, acc[4 * x + 2 * half], acc[4 * x + 2 * half + 1]);
+          store_pair(g, end, i, q0 + 8 * x + 2 * t, acc[4 * x + 2 * half], acc[4 * x + 2 * half + 1]);
       }
     }
   }
@@ -175,13 +193,14 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, in
   }
 }
 
-template <class T>
-__device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const DeviceGemm& g, const Order& o) {
+template <class T, bool kGroups>
+__device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const DeviceGemm& g, const Fp8Groups& groups,
+                                               const Order& o) {
   const int group = warpgroup_of_thread();
   const int own =
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
-  for (int tile = int(blockIdx.x); tile < o.tiles; tile += int(gridDim.x)) {
-    const TileOrigin at = tile_origin<T>(o, tile);
+  TilePlace at;
+  for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
     const int edge = T::kOneScale ? T::kQ : int(g.b_rows - at.q0 % g.b_rows);
     float acc[T::kWaves][T::kSums];
 #pragma unroll
@@ -192,17 +211,18 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const Devic
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
       if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
-      store_tile<T>(g, at.p0 + own + 64 * w, at.q0, acc[w]);
+      store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
     }
   }
 }
 
 #endif
 
-template <class T>
+template <class T, bool kGroups>
 __global__ void __launch_bounds__(T::kThreads, 1)
     many_rows(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
-              const __grid_constant__ DeviceGemm g, const __grid_constant__ Order o) {
+              const __grid_constant__ DeviceGemm g, const __grid_constant__ Fp8Groups groups,
+              const __grid_constant__ Order o) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
   const Pipeline<T> pipeline{(shared_address(raw) + 1023) / 1024 * 1024};
@@ -216,48 +236,56 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (warpgroup_of_thread() == T::kGroups) {
     give_registers<56>();
     wait_for_previous_kernel();
-    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T>(pipeline, &p_map, &q_map, g, o);
+    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o);
   } else {
     take_registers<224>();
     wait_for_previous_kernel();
-    multiply_tiles<T>(pipeline, g, o);
+    multiply_tiles<T, kGroups>(pipeline, g, groups, o);
   }
 #endif
 }
 
-template <int Waves, int Q>
-bool launch_tile(const DeviceGemm& g, const Device& device, cudaStream_t stream, cudaError_t* error) {
+template <int Waves, int Q, bool kGroups>
+bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& device, cudaStream_t stream,
+                 cudaError_t* error) {
   using T = Tile<Waves, Q>;
   CUtensorMap p_map, q_map;
-  if (!make_map(g.a, g.m, g.k, g.lda, T::kP, &p_map) || !make_map(g.b, g.n, g.k, g.ldb, T::kQ, &q_map)) return false;
-  const int64_t down = tiles_of(g.m, T::kP), across = tiles_of(g.n, T::kQ);
+  const int64_t rows_of_b = g.n * std::max<int64_t>(groups.count, 1);
+  if (!make_map(g.a, g.m, g.k, g.lda, T::kP, &p_map) || !make_map(g.b, rows_of_b, g.k, g.ldb, T::kQ, &q_map))
+    return false;
+  const int64_t down = most_group_tiles(groups, g.m, T::kP), across = tiles_of(g.n, T::kQ);
   constexpr int64_t kMostTiles = 1 << 30;
   constexpr int kDepth = 8 / Waves;  // 1,024 rows of a stay in the second-level cache
   if (down * across > kMostTiles) return false;
   const Order order{int(down), int(across), int(down * across), kDepth, int(tiles_of(g.k, kFp8Block))};
-  *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T>), device);
+  *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T, kGroups>), device);
   if (*error != cudaSuccess) return true;
-  *error = launch(many_rows<T>, dim3(unsigned(std::min(order.tiles, device.processors))), dim3(T::kThreads),
-                  size_t{T::kShared}, stream, true, p_map, q_map, g, order);
+  *error = launch(many_rows<T, kGroups>, dim3(unsigned(std::min(order.tiles, device.processors))), dim3(T::kThreads),
+                  size_t{T::kShared}, stream, true, p_map, q_map, g, groups, order);
   return true;
 }
 
 }  // namespace
 
-bool launch_many_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
-                      cudaError_t* error) {
-  if (cut.p == 256) return launch_tile<2, 128>(g, device, stream, error);
+bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
+                      cudaStream_t stream, cudaError_t* error) {
+  if (groups.count > 0) {
+    if (cut.p == 256) return launch_tile<2, 128, true>(g, groups, device, stream, error);
+    return cut.q == 64 ? launch_tile<1, 64, true>(g, groups, device, stream, error)
+                       : launch_tile<1, 128, true>(g, groups, device, stream, error);
+  }
+  if (cut.p == 256) return launch_tile<2, 128, false>(g, groups, device, stream, error);
   switch (cut.q) {
     case 64:
-      return launch_tile<1, 64>(g, device, stream, error);
+      return launch_tile<1, 64, false>(g, groups, device, stream, error);
     case 96:
-      return launch_tile<1, 96>(g, device, stream, error);
+      return launch_tile<1, 96, false>(g, groups, device, stream, error);
     case 128:
-      return launch_tile<1, 128>(g, device, stream, error);
+      return launch_tile<1, 128, false>(g, groups, device, stream, error);
     case 144:
-      return launch_tile<1, 144>(g, device, stream, error);
+      return launch_tile<1, 144, false>(g, groups, device, stream, error);
     case 192:
-      return launch_tile<1, 192>(g, device, stream, error);
+      return launch_tile<1, 192, false>(g, groups, device, stream, error);
     default:
       return false;
   }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/fp8/gemm_mma.h"
 
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/fp8/groups.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace lowbit::cuda {
@@ -135,38 +136,6 @@ __device__ __forceinline__ void store_results(const DeviceGemm& g, int64_t m0, i
   }
 }
 
-/// Rows of a that a thread block multiplies, and by which b. Without rows: there is no such tile.
-struct RowTile {
-  int64_t m0 = 0, end = 0, group = 0;
-};
-
-/// Tile `tile` of rows of all groups, each cut into tiles of kM. Every warp finds it for itself.
-template <int kM>
-__device__ __forceinline__ RowTile tile_of_groups(const DeviceGemm& g, const Fp8Groups& groups, int64_t tile) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int64_t base = 0; base < groups.count; base += 32) {
-    Fp8GroupRange own;
-    if (base + lane < groups.count) own = fp8_group_range(groups, base + lane, g.m);
-    const int64_t rows = max(own.last - own.first, int64_t{0});
-    const int tiles = static_cast<int>((rows + kM - 1) / kM);
-    int behind = tiles;  // tiles up to the lane's group and its own
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, behind, d);
-      if (lane >= d) behind += other;
-    }
-    const uint32_t has = __ballot_sync(0xffffffffu, tile < behind);
-    if (has != 0) {
-      const int at = __ffs(static_cast<int>(has)) - 1;
-      const int64_t before = __shfl_sync(0xffffffffu, behind - tiles, at);
-      return {__shfl_sync(0xffffffffu, own.first, at) + (tile - before) * kM, __shfl_sync(0xffffffffu, own.last, at),
-              base + at};
-    }
-    tile -= __shfl_sync(0xffffffffu, behind, 31);
-  }
-  return {};
-}
-
 template <int Down, int MF, int NF>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     multiply_mma(const __grid_constant__ DeviceGemm whole, const __grid_constant__ Fp8Groups groups, bool a_aligned,
@@ -177,11 +146,11 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   uint8_t *const a = shared, *const b = shared + T::kM * kRowBytes;
   int *const a_nan = reinterpret_cast<int*>(b + T::kN * kRowBytes), *const b_nan = a_nan + T::kM;
   const int64_t across = (g.n + T::kN - 1) / T::kN, n0 = blockIdx.x % across * T::kN;
-  RowTile rows{blockIdx.x / across * T::kM, g.m, 0};
-  if (groups.count > 0) rows = tile_of_groups<T::kM>(g, groups, blockIdx.x / across);
-  const int64_t m0 = rows.m0;
-  if (m0 >= rows.end) return;
-  g.m = rows.end;
+  TileOfGroup rows{0, g.m, 0, static_cast<int>(blockIdx.x / across)};
+  if (groups.count > 0) rows = tile_of_groups<T::kM>(groups, g.m, blockIdx.x / across, 1);
+  const int64_t m0 = rows.first + int64_t{rows.tile} * T::kM;
+  if (!rows.exists()) return;
+  g.m = rows.last;
   g.b += rows.group * g.n * g.ldb;
   g.b_scales += rows.group * ((g.n + g.b_rows - 1) / g.b_rows) * g.ldb_scales;
   for (int i = static_cast<int>(threadIdx.x); i < T::kM + T::kN; i += kMmaThreads) a_nan[i] = 0;
@@ -223,10 +192,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 template <int Down, int MF, int NF>
 cudaError_t launch_tiles(const DeviceGemm& g, const Fp8Groups& groups, const Device& device, cudaStream_t stream) {
   using T = MmaTile<Down, MF, NF>;
-  const int64_t down = groups.rows != nullptr
-                           ? groups.count * ((groups.rows_of_group + T::kM - 1) / T::kM)
-                           : (g.m + T::kM - 1) / T::kM + groups.count;  // a group may begin in a tile
-  const int64_t tiles = down * ((g.n + T::kN - 1) / T::kN);
+  const int64_t tiles = most_group_tiles(groups, g.m, T::kM) * ((g.n + T::kN - 1) / T::kN);
   if (tiles == 0) return cudaSuccess;
   if (tiles > (int64_t{1} << 31) - 1) return cudaErrorInvalidConfiguration;
   const auto kernel = multiply_mma<Down, MF, NF>;

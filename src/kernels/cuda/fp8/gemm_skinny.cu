@@ -4,7 +4,10 @@
 // cluster share the columns of K, so that all multiprocessors fetch weights; their sums are added through the cluster's
 // shared memory in the order of K.
 
+#include <algorithm>
+
 #include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/groups.cuh"
 #include "kernels/cuda/fp8/pipeline.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
@@ -33,13 +36,15 @@ struct Member {
 
 template <class T>
 __device__ __forceinline__ void fetch(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                      const DeviceGemm& g, int p0, int q0, int first, int count) {
-  const ScaleCopies<T> scales(g, q0, p0);
+                                      const DeviceGemm& g, int p0, int q0, int group, int first,
+                                      int count) {
+  const ScaleCopies<T> scales(g, q0, p0, group);
+  const int row0 = int(group * g.n) + p0;  // of b
   for (int b = first; b < first + count; ++b, pipeline.next()) {
     barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
       barrier_expect(pipeline.full(), T::kCodes);
-      box_load(pipeline.p(), p_map, b * 128, p0, pipeline.full());
+      box_load(pipeline.p(), p_map, b * 128, row0, pipeline.full());
       box_load(pipeline.q(), q_map, b * 128, q0, pipeline.full());
     }
     __syncwarp();
@@ -90,11 +95,12 @@ __device__ __forceinline__ float4 load_part(uint32_t address) {
   return v;
 }
 
-/// Columns [j, j + 4) of row i.
+/// Columns [j, j + 4) of row i, which is there.
 __device__ __forceinline__ void store_four(const DeviceGemm& g, int64_t i, int64_t j, float4 v) {
   const int bytes = g.element == Fp8Element::kF32 ? 16 : 8;
   if (g.ldc % 4 != 0 || j + 4 > g.n || reinterpret_cast<uintptr_t>(g.c) % bytes != 0) {
-    store_one(g, i, j, v.x), store_one(g, i, j + 1, v.y), store_one(g, i, j + 2, v.z), store_one(g, i, j + 3, v.w);
+    store_one(g, i + 1, i, j, v.x), store_one(g, i + 1, i, j + 1, v.y);
+    store_one(g, i + 1, i, j + 2, v.z), store_one(g, i + 1, i, j + 3, v.w);
     return;
   }
   const int64_t at = i * g.ldc + j;
@@ -108,9 +114,10 @@ __device__ __forceinline__ void store_four(const DeviceGemm& g, int64_t i, int64
 /// The sums of all thread blocks that share these columns, added in the order of their ranks and turns, to memory. Each
 /// takes its share.
 template <class T>
-__device__ __forceinline__ void add_parts(const DeviceGemm& g, uint32_t base, const Member& me, int p0, int q0) {
+__device__ __forceinline__ void add_parts(const DeviceGemm& g, uint32_t base, const Member& me, int p0, int q0,
+                                          int64_t end) {
   constexpr int kFours = T::kP / 4;
-  const int all = kFours * int(min(int64_t{T::kQ}, g.m - q0));
+  const int all = kFours * int(min(int64_t{T::kQ}, end - q0));
   for (int at = me.rank * T::kThreads + int(threadIdx.x); at < all; at += me.ranks * T::kThreads) {
     const int i = at / kFours, j = at % kFours * 4;
     const uint32_t from = base + 4 * (i * T::kStride + j);
@@ -142,12 +149,12 @@ __device__ __forceinline__ void add_parts(const DeviceGemm& g, uint32_t base, co
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     skinny(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
-           const __grid_constant__ DeviceGemm g, int blocks) {
+           const __grid_constant__ DeviceGemm g, const __grid_constant__ Fp8Groups groups, int blocks) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
   const uint32_t base = (shared_address(raw) + 1023) / 1024 * 1024;
   const Member me{int(blockIdx.x), int(gridDim.x)};
-  const int p0 = blockIdx.y * T::kP, q0 = blockIdx.z * T::kQ;
+  const int p0 = blockIdx.y * T::kP;
   const int first = int(int64_t{blocks} * me.rank / me.ranks);
   const int count = int(int64_t{blocks} * (me.rank + 1) / me.ranks) - first;
   const Pipeline<T> pipeline{base};
@@ -159,10 +166,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   __syncthreads();
   let_next_kernel_start();
   wait_for_previous_kernel();
+  TileOfGroup rows{0, g.m, 0, int(blockIdx.z)};
+  if (groups.count > 0) rows = tile_of_groups<T::kQ>(groups, g.m, blockIdx.z, 1);
+  if (!rows.exists()) return;  // nor for the other blocks of the cluster
+  const int q0 = int(rows.first) + rows.tile * T::kQ;
   const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
   float acc[T::kSums];
   if (warp == T::kWarps)
-    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, first, count);
+    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, rows.group, first, count);
   else
     sum_blocks<T>(pipeline, count, acc);
   __syncthreads();  // nothing is under way to the pipeline, and nobody reads it
@@ -174,52 +185,53 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
       parts[turn * T::kPart + (i / 4 * 8 + 2 * (lane % 4) + i % 2) * T::kStride + row + i / 2 % 2 * 8] = acc[i];
   if (me.ranks == 1) {
     __syncthreads();
-    add_parts<T>(g, base, me, p0, q0);
+    add_parts<T>(g, base, me, p0, q0, rows.last);
     return;
   }
   cluster_meet();
-  add_parts<T>(g, base, me, p0, q0);
+  add_parts<T>(g, base, me, p0, q0, rows.last);
   cluster_meet();  // others read this block's shared memory
 #endif
 }
 
 template <int Turns, int Q, int Blocks>
-bool launch_tile(const DeviceGemm& g, int split, const Device& device, cudaStream_t stream, cudaError_t* error) {
+bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, int split, const Device& device, cudaStream_t stream,
+                 cudaError_t* error) {
   using T = Tile<Turns, Q, Blocks>;
-  const int64_t p_tiles = tiles_of(g.n, T::kP), q_tiles = tiles_of(g.m, T::kQ);
+  const int64_t p_tiles = tiles_of(g.n, T::kP), q_tiles = most_group_tiles(groups, g.m, T::kQ);
   constexpr int64_t kMostTiles = 65535;
   if (p_tiles > kMostTiles || q_tiles > kMostTiles || split < 1 || split > kMostSplit) return false;
   CUtensorMap p_map, q_map;
-  if (!make_map(g.b, g.n, g.k, g.ldb, T::kP, &p_map) || !make_map(g.a, g.m, g.k, g.lda, T::kQ, &q_map)) return false;
+  if (!make_map(g.b, g.n * std::max<int64_t>(groups.count, 1), g.k, g.ldb, T::kP, &p_map) || !make_map(g.a, g.m, g.k, g.lda, T::kQ, &q_map)) return false;
   *error = allow_shared(reinterpret_cast<const void*>(&skinny<T>), device);
   if (*error != cudaSuccess) return true;
   *error = launch_cluster(skinny<T>, dim3(unsigned(split), unsigned(p_tiles), unsigned(q_tiles)), dim3(T::kThreads),
-                          dim3(unsigned(split)), size_t{T::kShared}, stream, true, p_map, q_map, g,
+                          dim3(unsigned(split)), size_t{T::kShared}, stream, true, p_map, q_map, g, groups,
                           int(tiles_of(g.k, kFp8Block)));
   return true;
 }
 
 /// Turns: with one or two thread blocks on a multiprocessor; three have no room for more than one.
 template <int Turns, int Q>
-bool launch_blocks(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
-  if (cut.blocks == 1) return launch_tile<Turns, Q, 1>(g, cut.split, device, stream, error);
-  if (cut.blocks == 2) return launch_tile<Turns, Q, 2>(g, cut.split, device, stream, error);
-  if constexpr (Q <= 32) return cut.blocks == 3 && launch_tile<1, Q, 3>(g, cut.split, device, stream, error);
+bool launch_blocks(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
+  if (cut.blocks == 1) return launch_tile<Turns, Q, 1>(g, groups, cut.split, device, stream, error);
+  if (cut.blocks == 2) return launch_tile<Turns, Q, 2>(g, groups, cut.split, device, stream, error);
+  if constexpr (Q <= 32) return cut.blocks == 3 && launch_tile<1, Q, 3>(g, groups, cut.split, device, stream, error);
   return false;
 }
 
 }  // namespace
 
-bool launch_skinny(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
+bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
   switch (cut.q) {
     case 8:
-      return launch_blocks<1, 8>(g, cut, device, stream, error);
+      return launch_blocks<1, 8>(g, groups, cut, device, stream, error);
     case 16:
-      return launch_blocks<1, 16>(g, cut, device, stream, error);
+      return launch_blocks<1, 16>(g, groups, cut, device, stream, error);
     case 32:
-      return launch_blocks<2, 32>(g, cut, device, stream, error);
+      return launch_blocks<2, 32>(g, groups, cut, device, stream, error);
     case 64:
-      return launch_blocks<2, 64>(g, cut, device, stream, error);
+      return launch_blocks<2, 64>(g, groups, cut, device, stream, error);
     default:
       return false;
   }

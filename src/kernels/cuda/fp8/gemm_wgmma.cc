@@ -62,13 +62,26 @@ Cut choose_cut(const Fp8Gemm& g, const Device& device) {
   return takes_skinny(g, device.processors) ? cut_skinny(g, device.processors) : cut_many(g, device.processors);
 }
 
+Cut choose_group_cut(const Fp8Gemm& g, const Fp8Groups& groups, const Device& device) {
+  constexpr int64_t kFewRows = 32, kManyRows = 512;
+  const int64_t rows = tiles_of(g.m, groups.count);  // of a group
+  if (rows <= kFewRows) {
+    Fp8Gemm group = g;
+    group.m = rows;
+    group.n = g.n * groups.count;  // as many tiles as groups have together
+    return cut_skinny(group, device.processors);
+  }
+  if (rows >= kManyRows) return {.p = 256, .q = 128};
+  return {.p = 128, .q = groups.count * tiles_of(rows, 128) * tiles_of(g.n, 128) < device.processors ? 64 : 128};
+}
+
 }  // namespace fp8
 
 namespace {
 bool in_sixteens(const void* p, int64_t stride) { return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 16 == 0; }
 }  // namespace
 
-bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error) {
+bool gemm_fp8_wgmma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t stream, cudaError_t* error) {
 #if defined(LOWBIT_WGMMA)
   Device device;
   if (current_device(&device) != cudaSuccess || device.arch < 90 || device.arch >= 100 || encode_tiled() == nullptr)
@@ -77,12 +90,12 @@ bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error
   if (g.k == 0 || g.k > kLargest || g.m > kLargest || g.n > kLargest || g.b_rows % kFp8Block != 0) return false;
   const int64_t scales = g.a_scales_by_column ? (g.k + kFp8Block - 1) / kFp8Block * g.lda_scales : g.m * g.lda_scales;
   if (scales > kLargest) return false;
-  if (!in_sixteens(g.a, g.lda) || !in_sixteens(g.b, g.ldb)) return false;
-  const fp8::Cut cut = fp8::choose_cut(g, device);
-  return cut.skinny ? fp8::launch_skinny(g, cut, device, stream, error)
-                    : fp8::launch_many_rows(g, cut, device, stream, error);
+  if (!in_sixteens(g.a, g.lda) || !in_sixteens(g.b, g.ldb) || g.n * groups.count > kLargest) return false;
+  const fp8::Cut cut = groups.count > 0 ? fp8::choose_group_cut(g, groups, device) : fp8::choose_cut(g, device);
+  return cut.skinny ? fp8::launch_skinny(g, groups, cut, device, stream, error)
+                    : fp8::launch_many_rows(g, groups, cut, device, stream, error);
 #else
-  (void)g, (void)stream, (void)error;
+  (void)g, (void)groups, (void)stream, (void)error;
   return false;
 #endif
 }

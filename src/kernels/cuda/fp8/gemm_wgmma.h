@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/fp8_groups.h"
 #include "kernels/fp8_problem.h"
 
 namespace lowbit::cuda {
@@ -13,8 +14,8 @@ struct DeviceGemm : Fp8Gemm {
 };
 
 /// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error`
-/// else.
-bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error);
+/// else. Groups: count 0 if there are none.
+bool gemm_fp8_wgmma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t stream, cudaError_t* error);
 
 namespace fp8 {
 
@@ -28,11 +29,14 @@ struct Cut {
 };
 
 Cut choose_cut(const Fp8Gemm& g, const Device& device);
+/// For groups, of whose sizes the host knows the mean, or the most.
+Cut choose_group_cut(const Fp8Gemm& g, const Fp8Groups& groups, const Device& device);
 
 /// False: there is no such kernel.
-bool launch_skinny(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error);
-bool launch_many_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
-                      cudaError_t* error);
+bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
+                   cudaStream_t stream, cudaError_t* error);
+bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
+                      cudaStream_t stream, cudaError_t* error);
 
 }  // namespace fp8
 }  // namespace lowbit::cuda

@@ -67,14 +67,14 @@ __device__ __forceinline__ float2 load_two_scales(uint32_t from) {
   return v;
 }
 
-/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them two of b, of the blocks of its
-/// rows from col0 on. Rows that are not there take the last one's: what they scale is never stored.
+/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them two of a group's b, of the blocks
+/// of its rows from col0 on. Rows that are not there take the last one's: what they scale is never stored.
 template <class L>
 struct ScaleCopies {
   static constexpr int kEach = (L::kScaleRows + 31) / 32;
   const float *a, *b;
   uint32_t from[kEach], step;  // elements; gemm_fp8_wgmma() refuses more than 32 bits
-  __device__ __forceinline__ ScaleCopies(const DeviceGemm& g, int row0, int col0) {
+  __device__ __forceinline__ ScaleCopies(const DeviceGemm& g, int row0, int col0, int group) {
     const int lane = threadIdx.x % 32;
     const auto row_step = static_cast<uint32_t>(g.a_scales_by_column ? 1 : g.lda_scales);
     a = g.a_scales;
@@ -82,7 +82,8 @@ struct ScaleCopies {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       from[i] = static_cast<uint32_t>(min(int64_t{row0} + lane + 32 * i, g.m - 1)) * row_step;
-    b = g.b_scales + min(col0 / g.b_rows + lane, (g.n - 1) / g.b_rows) * g.ldb_scales;
+    const int64_t last = (g.n - 1) / g.b_rows;
+    b = g.b_scales + (group * (last + 1) + min(col0 / g.b_rows + lane, last)) * g.ldb_scales;
   }
   __device__ __forceinline__ void copy(uint32_t to, int block) const {
     const int lane = threadIdx.x % 32;
@@ -108,8 +109,9 @@ __device__ __forceinline__ uint32_t two_halves(float low, float high) {
 __device__ __forceinline__ uint32_t two_halves(Fp8Element e, float low, float high) {
   return e == Fp8Element::kF16 ? two_halves<true>(low, high) : two_halves<false>(low, high);
 }
-__device__ __forceinline__ void store_one(const DeviceGemm& g, int64_t i, int64_t j, float v) {
-  if (i >= g.m || j >= g.n) return;
+/// Rows of c end with `end`.
+__device__ __forceinline__ void store_one(const DeviceGemm& g, int64_t end, int64_t i, int64_t j, float v) {
+  if (i >= end || j >= g.n) return;
   const int64_t at = i * g.ldc + j;
   if (g.element == Fp8Element::kF32)
     static_cast<float*>(g.c)[at] = v;
