@@ -19,7 +19,7 @@ Status dequantize_fp8(const Fp8Dequant& d, void* stream);
 /// for their order. Else the CPU's bits: sums go over k in order. bias [n] or null is added to the f32 sums.
 Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr);
 
-/// gemm_fp8() for groups of rows, by tensor cores on f16. Ends and row numbers are not checked: rows outside of a are
+/// gemm_fp8() for groups of rows, on the same tensor cores. Ends and row numbers are not checked: rows outside of a are
 /// left out. kUnsupported: scales of b that are not of whole multiples of 64 rows.
 Status grouped_gemm_fp8(const Fp8Gemm& g, const Fp8Groups& groups, void* stream);
 

@@ -14,7 +14,7 @@
 
 namespace lowbit::cuda {
 
-/// What weights are before their scales, in the least space that holds each of them exactly.
+/// The type of weights before their scales: the least that holds each of them exactly.
 enum class ValueType : uint8_t { kInt8, kE4m3, kF16, kBf16, kF32 };
 constexpr LOWBIT_HD int value_bytes(ValueType t) {
   return t == ValueType::kF32 ? 4 : t == ValueType::kF16 || t == ValueType::kBf16 ? 2 : 1;
@@ -35,11 +35,11 @@ struct F32Matmul {
   int64_t m = 0;
   void* stream = nullptr;
 };
-/// Few rows of x go to few_rows(), if it takes them.
+/// Few tokens go to row_products(), if it takes them.
 Status f32_matmul(const F32Matmul& call);
 
-/// A weight that few_rows() multiplies.
-struct FewRowsPart {
+/// A weight that row_products() multiplies.
+struct RowProductPart {
   const uint8_t* values = nullptr;
   int64_t row_bytes = 0, n = 0;
   /// Of row r and group g: scales[r / scale_rows * row_step + g * group_step]; scale_rows is a power of two. Null: all
@@ -51,13 +51,13 @@ struct FewRowsPart {
   int64_t ldy = 0;
 };
 
-/// What elements of x are rounded to before they are multiplied.
+/// The type that elements of x are rounded to before they are multiplied.
 enum class RowRounding : uint8_t { kNone, kF16, kBf16, kE4m3 };
 
-/// Products of the same few rows of x, in one launch with their norm, their rounding and what becomes of them.
-struct FewRows {
+/// Products of the same few tokens, in one launch with their norm, their rounding and what becomes of them.
+struct RowProducts {
   int count = 0;
-  std::array<FewRowsPart, kMostStepProducts> parts;
+  std::array<RowProductPart, kMostStepProducts> parts;
   ValueType type = ValueType::kF32;
   int64_t m = 0, k = 0, group = 0;
   const float* rows = nullptr;  // [m, k], before the norm
@@ -72,9 +72,9 @@ struct FewRows {
   Element y_element = Element::kF32;  // not int8; f32 unless it is kStore
   void* stream = nullptr;
 };
-/// One to kMostStepRows rows of x; groups of whole 16 bytes of values, of 128 columns with kE4m3; values at multiples
+/// One to kMostStepRows tokens; groups of whole 16 bytes of values, of 128 columns with kE4m3; values at multiples
 /// of 16 bytes; and room in a thread block.
-bool takes_few_rows(const FewRows& call);
-Status few_rows(const FewRows& call);
+bool takes_row_products(const RowProducts& call);
+Status row_products(const RowProducts& call);
 
 }  // namespace lowbit::cuda

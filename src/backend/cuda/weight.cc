@@ -157,8 +157,8 @@ WeightInfo CudaWeight::info() const {
   return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, x_group};
 }
 
-cuda::FewRowsPart CudaWeight::few_rows_part(float* y) const {
-  cuda::FewRowsPart part;
+cuda::RowProductPart CudaWeight::row_product_part(float* y) const {
+  cuda::RowProductPart part;
   part.n = n, part.bias = floats_or_null(bias), part.y = y, part.ldy = n;
   if (takes_fp8()) {
     part.values = fp8.codes.as<uint8_t>(), part.row_bytes = CudaFp8Weight::row_bytes(k);
@@ -172,15 +172,15 @@ cuda::FewRowsPart CudaWeight::few_rows_part(float* y) const {
   return part;
 }
 
-cuda::FewRows CudaWeight::few_rows() const {
-  cuda::FewRows call;
+cuda::RowProducts CudaWeight::row_products() const {
+  cuda::RowProducts call;
   call.type = takes_fp8() ? cuda::ValueType::kE4m3 : type;
   call.k = k;
   call.group = takes_fp8() ? kFp8Block : group;
-  call.rounding = takes_fp8()                          ? cuda::RowRounding::kE4m3
-                  : rounding.halves == Halves::kBf16   ? cuda::RowRounding::kBf16
-                  : rounding.halves == Halves::kF16    ? cuda::RowRounding::kF16
-                                                       : cuda::RowRounding::kNone;
+  call.rounding = takes_fp8()                        ? cuda::RowRounding::kE4m3
+                  : rounding.halves == Halves::kBf16 ? cuda::RowRounding::kBf16
+                  : rounding.halves == Halves::kF16  ? cuda::RowRounding::kF16
+                                                     : cuda::RowRounding::kNone;
   return call;
 }
 

@@ -69,7 +69,8 @@ Result<WeightParts> split_weight(const QTensor& w, ThreadPool& pool) {
     plain.row_ends.clear();
   }
   // Embeddings read dense values, too, which are of a format then.
-  for (const ValueType type : {ValueType::kInt8, ValueType::kE4m3, ValueType::kBf16, ValueType::kF16, ValueType::kF32}) {
+  for (const ValueType type :
+       {ValueType::kInt8, ValueType::kE4m3, ValueType::kBf16, ValueType::kF16, ValueType::kF32}) {
     if (dense && cuda::value_bytes(type) == 1) continue;
     parts.type = type;
     if (put_values(plain, type, pool, parts.values)) break;

@@ -12,7 +12,7 @@ namespace lowbit {
 
 /// A weight of any format as values, its scales apart, as the sums of docs/numerics.md#matmul want it.
 struct WeightParts {
-  std::vector<uint8_t> values;   // [n, cuda::value_row_bytes(type, k)] what each code means; dense: the weights
+  std::vector<uint8_t> values;  // [n, cuda::value_row_bytes(type, k)] what each code means; dense: the weights
   cuda::ValueType type = cuda::ValueType::kF32;  // the least that holds them all
   std::vector<float> scales;                     // [groups, n]; empty for dense formats
   std::vector<float> offsets;                    // likewise; empty without zeros

@@ -5,10 +5,10 @@
 #include "tests/conformance/cuda/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
-#include "tests/conformance/few_rows_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
+#include "tests/conformance/row_product_checks.h"
 #include "tests/conformance/tensor_attention_checks.h"
 
 namespace lowbit {
@@ -19,9 +19,9 @@ TEST(Blocks, Products) {
   check_matmuls(400, 1000);
 }
 
-TEST(Blocks, FewRows) {
+TEST(Blocks, RowProducts) {
   LOWBIT_NEEDS_GPU();
-  check_few_rows_all(400, 1500);
+  check_row_product_all(400, 1500);
 }
 
 TEST(Blocks, Gram) {

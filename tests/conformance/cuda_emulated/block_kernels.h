@@ -46,12 +46,12 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention_tensor_tiles.cu"
 #include "kernels/cuda/block/change_logits.cu"
 #include "kernels/cuda/block/feed_tokens.cu"
-#include "kernels/cuda/block/few_rows.cu"
 #include "kernels/cuda/block/flat_codes.cu"
 #include "kernels/cuda/block/halves.cu"
 #include "kernels/cuda/block/norm_codes.cu"
 #include "kernels/cuda/block/pack_pages.cu"
 #include "kernels/cuda/block/row_codes.cu"
+#include "kernels/cuda/block/row_products.cu"
 #include "kernels/cuda/block/sample.cu"
 // Behind it: both are on sample.cuh.
 #include "kernels/cuda/block/logprobs.cu"

@@ -30,7 +30,7 @@ bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t
 // One after the other: both have an unnamed namespace with the same names.
 #include "kernels/cuda/fp8/gemm.cu"
 // Behind it: few rows.
-#include "kernels/cuda/block/few_rows.cu"
+#include "kernels/cuda/block/row_products.cu"
 
 #include "tests/conformance/cuda_emulated/vector_on_device.h"
 // Behind it: the checks are written for either.
@@ -53,7 +53,8 @@ TEST(Fp8OnFibers, Gemm) {
   check_gemm({67, 5, 129, 1, Fp8Element::kBf16, true, false}, 3, true, 0);
   check_gemm({65, 66, 64, 7, Fp8Element::kF16, true, true}, 4, true, 0);
   for (int64_t m = 1; m <= 8; ++m)  // few rows
-    check_gemm({m, 70 * m, 16 * (1 + 13 * m), int64_t{1} << m, Fp8Element(m % 3), m % 2 == 0, true}, 10 + uint64_t(m), true, 0);
+    check_gemm({m, 70 * m, 16 * (1 + 13 * m), int64_t{1} << m, Fp8Element(m % 3), m % 2 == 0, true}, 10 + uint64_t(m),
+               true, 0);
 }
 
 }  // namespace

@@ -149,11 +149,11 @@ auto* tiles_kernel(const F32Matmul& call) {
   return tiles_kernel<ValueType::kF32>(call);
 }
 
-FewRows few_rows_of(const F32Matmul& call) {
-  FewRows few;
+RowProducts row_product_of(const F32Matmul& call) {
+  RowProducts few;
   few.count = 1;
-  few.parts[0] = {call.values, value_row_bytes(call.type, call.k), call.n,    call.scales, 1, 1, call.n,
-                  call.bias,   call.y,                             call.n};
+  few.parts[0] = {call.values, value_row_bytes(call.type, call.k), call.n, call.scales, 1, 1, call.n, call.bias, call.y,
+                  call.n};
   few.type = call.type;
   few.m = call.m, few.k = call.k, few.group = call.group;
   few.rows = call.x;
@@ -166,12 +166,12 @@ FewRows few_rows_of(const F32Matmul& call) {
 Status f32_matmul(const F32Matmul& call) {
   if (call.m == 0 || call.n == 0) return {};
   if (call.m <= kMostStepRows && call.offsets == nullptr)
-    if (const FewRows few = few_rows_of(call); takes_few_rows(few)) return few_rows(few);
+    if (const RowProducts few = row_product_of(call); takes_row_products(few)) return row_products(few);
   const dim3 grid(static_cast<unsigned>((call.n + kTile - 1) / kTile),
                   static_cast<unsigned>((call.m + kTile - 1) / kTile));
-  return check_cuda(launch(tiles_kernel(call), grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream),
-                           false, call),
-                    "f32 matmul");
+  return check_cuda(
+      launch(tiles_kernel(call), grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
+      "f32 matmul");
 }
 
 }  // namespace lowbit::cuda

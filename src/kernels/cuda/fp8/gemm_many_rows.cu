@@ -33,12 +33,13 @@ struct Order {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct TilePlace {
-  int p0, q0;    // rows of a and of b
-  int64_t end;   // of rows of a
+  int p0, q0;   // rows of a and of b
+  int64_t end;  // of rows of a
   int group;
 };
 template <class T>
-__device__ __forceinline__ TilePlace tile_place(const Order& o, int down, int tile, int64_t first, int64_t end, int group) {
+__device__ __forceinline__ TilePlace tile_place(const Order& o, int down, int tile, int64_t first, int64_t end,
+                                                int group) {
   const int band = o.depth * o.across, top = tile / band * o.depth, in = tile % band, height = min(o.depth, down - top);
   return {int(first) + (top + in % height) * T::kP, in / height * T::kQ, end, group};
 }
@@ -135,7 +136,8 @@ __device__ __forceinline__ void add_bias(const DeviceGemm& g, int q0, float (&ac
 }
 
 template <class T>
-__device__ __forceinline__ void store_tile(const DeviceGemm& g, int64_t end, int row, int q0, const float (&acc)[T::kSums]) {
+__device__ __forceinline__ void store_tile(const DeviceGemm& g, int64_t end, int row, int q0,
+                                           const float (&acc)[T::kSums]) {
   const int t = threadIdx.x % 4;
   const bool wide = g.element != Fp8Element::kF32 && g.ldc % 8 == 0 && reinterpret_cast<uintptr_t>(g.c) % 16 == 0;
 #pragma unroll

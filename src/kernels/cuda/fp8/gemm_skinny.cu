@@ -36,8 +36,7 @@ struct Member {
 
 template <class T>
 __device__ __forceinline__ void fetch(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                      const DeviceGemm& g, int p0, int q0, int group, int first,
-                                      int count) {
+                                      const DeviceGemm& g, int p0, int q0, int group, int first, int count) {
   const ScaleCopies<T> scales(g, q0, p0, group);
   const int row0 = int(group * g.n) + p0;  // of b
   for (int b = first; b < first + count; ++b, pipeline.next()) {
@@ -202,7 +201,9 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, int split, const 
   constexpr int64_t kMostTiles = 65535;
   if (p_tiles > kMostTiles || q_tiles > kMostTiles || split < 1 || split > kMostSplit) return false;
   CUtensorMap p_map, q_map;
-  if (!make_map(g.b, g.n * std::max<int64_t>(groups.count, 1), g.k, g.ldb, T::kP, &p_map) || !make_map(g.a, g.m, g.k, g.lda, T::kQ, &q_map)) return false;
+  if (!make_map(g.b, g.n * std::max<int64_t>(groups.count, 1), g.k, g.ldb, T::kP, &p_map) ||
+      !make_map(g.a, g.m, g.k, g.lda, T::kQ, &q_map))
+    return false;
   *error = allow_shared(reinterpret_cast<const void*>(&skinny<T>), device);
   if (*error != cudaSuccess) return true;
   *error = launch_cluster(skinny<T>, dim3(unsigned(split), unsigned(p_tiles), unsigned(q_tiles)), dim3(T::kThreads),
@@ -213,7 +214,8 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, int split, const 
 
 /// Turns: with one or two thread blocks on a multiprocessor; three have no room for more than one.
 template <int Turns, int Q>
-bool launch_blocks(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
+bool launch_blocks(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
+                   cudaStream_t stream, cudaError_t* error) {
   if (cut.blocks == 1) return launch_tile<Turns, Q, 1>(g, groups, cut.split, device, stream, error);
   if (cut.blocks == 2) return launch_tile<Turns, Q, 2>(g, groups, cut.split, device, stream, error);
   if constexpr (Q <= 32) return cut.blocks == 3 && launch_tile<1, Q, 3>(g, groups, cut.split, device, stream, error);
@@ -222,7 +224,8 @@ bool launch_blocks(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut,
 
 }  // namespace
 
-bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
+bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
+                   cudaStream_t stream, cudaError_t* error) {
   switch (cut.q) {
     case 8:
       return launch_blocks<1, 8>(g, groups, cut, device, stream, error);

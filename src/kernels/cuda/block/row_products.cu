@@ -1,9 +1,9 @@
-#include "kernels/cuda/block/few_rows.cuh"
+#include "kernels/cuda/block/row_products.cuh"
 
 #include <algorithm>
 #include <bit>
 
-#include "kernels/cuda/block/few_rows_input.cuh"
+#include "kernels/cuda/block/row_product_input.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
@@ -15,9 +15,9 @@ using namespace block;  // NOLINT
 bool gates_pairs(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 
 /// The scale of a lane's row of a tile of the set. Behind the last row or tile it does not matter.
-__device__ __forceinline__ float few_rows_scale(const FewRowsArgs& a, int set, const FewRowsPlace& group) {
-  const FewRowsTile tile = few_rows_tile(a, min(set * a.tiles_of_set + group.which, a.tiles - 1));
-  const FewRowsPart& part = a.part[tile.part];
+__device__ __forceinline__ float row_product_scale(const RowProductArgs& a, int set, const RowProductPlace& group) {
+  const RowProductTile tile = row_product_tile(a, min(set * a.tiles_of_set + group.which, a.tiles - 1));
+  const RowProductPart& part = a.part[tile.part];
   if (part.scales == nullptr) return 1.0f;
   const int n = min(tile.n0 + static_cast<int>(threadIdx.x) % 32, static_cast<int>(part.n) - 1);
   return part.scales[int64_t{n >> a.scale_shift[tile.part]} * static_cast<int>(part.row_step) +
@@ -26,7 +26,7 @@ __device__ __forceinline__ float few_rows_scale(const FewRowsArgs& a, int set, c
 
 /// An output before its bias: the groups' sums, in order.
 template <int kM>
-__device__ __forceinline__ float add_groups(const FewRowsArgs& a, const uint8_t* shared, int buffer, int tile, int m,
+__device__ __forceinline__ float add_groups(const RowProductArgs& a, const uint8_t* shared, int buffer, int tile, int m,
                                             int r) {
   const int at = (buffer * a.tiles_of_set + tile) * a.groups;
   const auto* const sums = reinterpret_cast<const float*>(shared + a.results_at) + (at * kM + m) * kRowsOfTile + r;
@@ -45,36 +45,36 @@ __device__ __forceinline__ float add_groups(const FewRowsArgs& a, const uint8_t*
 }
 
 /// Where a lane's output of a set goes: `i` counts warps of them.
-struct FewRowsOutput {
-  const FewRowsPart* part = nullptr;
+struct RowProductOutput {
+  const RowProductPart* part = nullptr;
   int tile = 0, m = 0, r = 0, n = 0;  // tile: in the set
   int64_t at = 0;
-  __device__ __forceinline__ FewRowsOutput(const FewRowsArgs& a, int set, int i, bool pairs) {
+  __device__ __forceinline__ RowProductOutput(const RowProductArgs& a, int set, int i, bool pairs) {
     r = static_cast<int>(threadIdx.x) % kRowsOfTile;
     tile = i;
     if (a.m > 1) m = i % a.m, tile = i / a.m;
     if (pairs) tile *= 2;
     const int of_all = set * a.tiles_of_set + tile;
     if (tile >= a.tiles_of_set || of_all >= a.tiles) return;
-    const FewRowsTile where = few_rows_tile(a, of_all);
+    const RowProductTile where = row_product_tile(a, of_all);
     n = where.n0 + r;
     if (n >= a.part[where.part].n) return;
     part = &a.part[where.part];
     at = m * part->ldy + n;
   }
 };
-__device__ __forceinline__ float bias_at(const FewRowsPart& part, int n) {
+__device__ __forceinline__ float bias_at(const RowProductPart& part, int n) {
   return part.bias == nullptr ? 0.0f : part.bias[n];
 }
 
 /// The outputs of a set; `before` and `bias` are those of a thread's first one.
 template <int kM>
-__device__ __forceinline__ void store_few_rows(const FewRowsArgs& a, const uint8_t* shared, int buffer, int set,
-                                               float before, float bias) {
+__device__ __forceinline__ void store_row_products(const RowProductArgs& a, const uint8_t* shared, int buffer, int set,
+                                                   float before, float bias) {
   const bool pairs = a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu;
   const int count = a.tiles_of_set / (pairs ? 2 : 1) * a.m, own = static_cast<int>(threadIdx.x) / 32;
   for (int i = own; i < count; i += a.warps) {
-    const FewRowsOutput to(a, set, i, pairs);
+    const RowProductOutput to(a, set, i, pairs);
     if (to.part == nullptr) continue;
     if (i != own) {
       bias = bias_at(*to.part, to.n);
@@ -82,7 +82,8 @@ __device__ __forceinline__ void store_few_rows(const FewRowsArgs& a, const uint8
     }
     float y = __fadd_rn(add_groups<kM>(a, shared, buffer, to.tile, to.m, to.r), bias);
     if (pairs)
-      y = gated(y, __fadd_rn(add_groups<kM>(a, shared, buffer, to.tile + 1, to.m, to.r), bias_at(a.part[1], to.n)), a.end);
+      y = gated(y, __fadd_rn(add_groups<kM>(a, shared, buffer, to.tile + 1, to.m, to.r), bias_at(a.part[1], to.n)),
+                a.end);
     if (a.end == ProductEnd::kAdd) y = __fadd_rn(before, y);
     if (a.y_element == Element::kF32)
       static_cast<float*>(to.part->y)[to.at] = y;
@@ -92,22 +93,23 @@ __device__ __forceinline__ void store_few_rows(const FewRowsArgs& a, const uint8
 }
 
 template <ValueType kType, int kM>
-__global__ void __launch_bounds__(32 * kMostFewRowsWarps, 1) multiply_few_rows(const __grid_constant__ FewRowsArgs a) {
+__global__ void __launch_bounds__(32 * kMostRowProductWarps, 1)
+    multiply_row_products(const __grid_constant__ RowProductArgs a) {
   LOWBIT_DYNAMIC_SHARED(shared);
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  uint8_t* const ring = shared + warp * a.stages * kStageBytes;
+  uint8_t* const pipeline = shared + warp * a.stages * kStageBytes;
   const auto* const x = reinterpret_cast<const float*>(shared + a.x_at);
-  FewRowsCursor at(a, warp), ahead = at;
+  RowProductCursor at(a, warp), ahead = at;
   int slot_ahead = 0, slot = 0;
   const auto copy_next = [&] {
     if (ahead.set < a.sets) {
-      copy_few_rows(a, ahead, ring + slot_ahead * kStageBytes);
+      copy_row_products(a, ahead, pipeline + slot_ahead * kStageBytes);
       if (++slot_ahead == a.stages) slot_ahead = 0;
       ahead.next(a);
     }
     __syncwarp();
-    end_few_rows_stage();
+    end_row_product_stage();
   };
 #pragma unroll 1
   for (int i = 0; i < a.stages; ++i) copy_next();
@@ -116,30 +118,30 @@ __global__ void __launch_bounds__(32 * kMostFewRowsWarps, 1) multiply_few_rows(c
     for (int i = thread; i < a.k; i += 32 * a.warps) reinterpret_cast<float*>(shared + a.norm_at)[i] = a.norm[i];
   // Scales of [tiles][groups] x 32 rows, a warp's: a set's come while the one before it is multiplied.
   const int scale_rows = a.tiles_of_set * a.groups;
-  const FewRowsPlace first_group(warp, a.groups), group_step(a.warps, a.groups);
+  const RowProductPlace first_group(warp, a.groups), group_step(a.warps, a.groups);
   float held[kHeldScales];
   const auto hold_scales = [&](int set) {
-    FewRowsPlace group = first_group;
+    RowProductPlace group = first_group;
 #pragma unroll
     for (int i = 0; i < kHeldScales; ++i) {
-      if (group.which < a.tiles_of_set) held[i] = few_rows_scale(a, set, group);
+      if (group.which < a.tiles_of_set) held[i] = row_product_scale(a, set, group);
       group.next(group_step, a.groups);
     }
   };
   const auto put_scales = [&](int set, int buffer) {
     auto* const to = reinterpret_cast<float*>(shared + a.scales_at) + buffer * scale_rows * kRowsOfTile + lane;
-    FewRowsPlace group = first_group;
+    RowProductPlace group = first_group;
 #pragma unroll
     for (int i = 0; i < kHeldScales; ++i) {
       if (group.which < a.tiles_of_set) to[(warp + i * a.warps) * kRowsOfTile] = held[i];
       group.next(group_step, a.groups);
     }
     for (int i = warp + kHeldScales * a.warps; i < scale_rows; i += a.warps, group.next(group_step, a.groups))
-      to[i * kRowsOfTile] = few_rows_scale(a, set, group);
+      to[i * kRowsOfTile] = row_product_scale(a, set, group);
   };
   hold_scales(at.set);
   wait_for_predecessor();
-  stage_few_rows<kM>(a, shared);
+  stage_row_products<kM>(a, shared);
   put_scales(at.set, 0);
   __syncthreads();
   int buffer = 0;
@@ -148,27 +150,27 @@ __global__ void __launch_bounds__(32 * kMostFewRowsWarps, 1) multiply_few_rows(c
     const int next = set + a.grid, next_buffer = a.buffers == 2 ? 1 - buffer : 0;
     if (next < a.sets) hold_scales(next);
     float before = 0, bias = 0;
-    const FewRowsOutput own(a, set, warp, a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu);
+    const RowProductOutput own(a, set, warp, a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu);
     if (own.part != nullptr) {
       bias = bias_at(*own.part, own.n);
       if (a.end == ProductEnd::kAdd) before = static_cast<const float*>(own.part->y)[own.at];
     }
     float sums[kM] = {};
-    FewRowsGroup in = {};
+    RowProductGroup in = {};
     float* const results = reinterpret_cast<float*>(shared + a.results_at) + buffer * scale_rows * kM * kRowsOfTile;
 #pragma unroll 1
     for (; at.set == set; at.next(a)) {
-      wait_for_few_rows_stage(a.stages);
+      wait_for_row_product_stage(a.stages);
       __syncwarp();
-      multiply_stage<kType, kM>(a, at, ring + slot * kStageBytes, x,
-                                results + at.unit.which * a.groups * kM * kRowsOfTile, in, sums);
+      multiply_stage<kType, kM>(a, at, pipeline + slot * kStageBytes, x,
+                                results + at.share.which * a.groups * kM * kRowsOfTile, in, sums);
       if (++slot == a.stages) slot = 0;
       __syncwarp();
       copy_next();
     }
     if (a.buffers == 2 && next < a.sets) put_scales(next, next_buffer);
     __syncthreads();
-    store_few_rows<kM>(a, shared, buffer, set, before, bias);
+    store_row_products<kM>(a, shared, buffer, set, before, bias);
     if (a.buffers == 2) {  // a thread that comes here again has met those that store
       buffer = next_buffer;
     } else if (next < a.sets) {
@@ -188,32 +190,32 @@ int columns_of_piece(ValueType type) { return kPieceBytes / value_bytes(type); }
 /// Rows of x that kernels are made for.
 int row_slots(int64_t m) { return m <= 1 ? 1 : m <= 2 ? 2 : m <= 4 ? 4 : 8; }
 
-/// Tiles of a set and warps: as many units as warps, if there are enough tiles, so that all multiprocessors have some;
-/// where a tile is one unit, so that none has more than it must.
-void cut_sets(FewRowsArgs& a, bool pairs, int processors) {
+/// Tiles of a set and warps: as many shares as warps, if there are enough tiles, so that all multiprocessors have some;
+/// where a tile is one share, so that none has more than it must.
+void cut_sets(RowProductArgs& a, bool pairs, int processors) {
   constexpr int kUsualWarps = 8;
   a.tiles_of_set = pairs ? 2 : 1;
-  if (a.units == 1) {
+  if (a.shares == 1) {
     int64_t least = 0;
-    for (int warps = kMostFewRowsWarps; warps >= 2; warps -= 2) {
+    for (int warps = kMostRowProductWarps; warps >= 2; warps -= 2) {
       const int64_t most = whole(a.tiles, int64_t{processors} * warps) * warps;  // tiles of a multiprocessor
       if (least != 0 && most >= least) continue;
       least = most;
       a.tiles_of_set = warps;
     }
-  } else if (a.tiles >= 4 * processors && a.units * a.tiles_of_set < kUsualWarps) {
-    a.tiles_of_set *= kMostFewRowsWarps / (a.units * a.tiles_of_set);
+  } else if (a.tiles >= 4 * processors && a.shares * a.tiles_of_set < kUsualWarps) {
+    a.tiles_of_set *= kMostRowProductWarps / (a.shares * a.tiles_of_set);
   }
-  const int units = a.tiles_of_set * a.units;
-  a.warps = units <= kMostFewRowsWarps ? units : kUsualWarps;
+  const int shares = a.tiles_of_set * a.shares;
+  a.warps = shares <= kMostRowProductWarps ? shares : kUsualWarps;
   a.sets = static_cast<int>(whole(a.tiles, a.tiles_of_set));
   a.grid = std::min(a.sets, processors);
 }
 
 /// Lays out shared memory; returns its bytes.
-int64_t place_few_rows(FewRowsArgs& a, int slots, int stages) {
-  const int64_t units = whole(a.tiles_of_set * a.units, a.warps) * whole(a.sets, a.grid);  // of a warp
-  a.stages = static_cast<int>(std::min<int64_t>(units * whole(a.unit_pieces, kStagePieces), stages));
+int64_t place_row_products(RowProductArgs& a, int slots, int stages) {
+  const int64_t shares = whole(a.tiles_of_set * a.shares, a.warps) * whole(a.sets, a.grid);  // of a warp
+  a.stages = static_cast<int>(std::min<int64_t>(shares * whole(a.share_pieces, kStagePieces), stages));
   int64_t at = int64_t{a.warps} * a.stages * kStageBytes;
   const auto take = [&](int& place, int64_t floats) {
     place = static_cast<int>(std::min<int64_t>(at, 1 << 30));
@@ -230,17 +232,17 @@ int64_t place_few_rows(FewRowsArgs& a, int slots, int stages) {
 }
 
 /// The deepest pipeline that shared memory has room for.
-int64_t fit_few_rows(FewRowsArgs& a, int slots, int64_t most) {
+int64_t fit_row_products(RowProductArgs& a, int slots, int64_t most) {
   int64_t bytes = 0;
-  for (int stages = kFewRowsStages; stages >= 1; --stages)
+  for (int stages = kRowProductStages; stages >= 1; --stages)
     for (a.buffers = a.sets > a.grid ? 2 : 1; a.buffers >= 1; --a.buffers)
-      if (bytes = place_few_rows(a, slots, stages); bytes <= most) return bytes;
+      if (bytes = place_row_products(a, slots, stages); bytes <= most) return bytes;
   a.buffers = 1;
   return bytes;
 }
 
 /// The launch of a call; returns its bytes of shared memory.
-int64_t cut_few_rows(const FewRows& call, const Device& device, FewRowsArgs& a) {
+int64_t cut_row_products(const RowProducts& call, const Device& device, RowProductArgs& a) {
   const int columns = columns_of_piece(call.type);
   const bool pairs = gates_pairs(call.end);
   a.parts = call.count;
@@ -260,41 +262,41 @@ int64_t cut_few_rows(const FewRows& call, const Device& device, FewRowsArgs& a) 
   const bool one = call.parts[0].scales == nullptr || call.group >= call.k;
   a.groups = one ? 1 : static_cast<int>(whole(call.k, call.group));
   a.group_pieces = one ? a.pieces : static_cast<int>(call.group / columns);
-  a.unit_pieces = static_cast<int>(whole(kStagePieces, a.group_pieces)) * a.group_pieces;
-  a.unit_groups = a.unit_pieces / a.group_pieces;
-  a.units = static_cast<int>(whole(a.pieces, a.unit_pieces));
+  a.share_pieces = static_cast<int>(whole(kStagePieces, a.group_pieces)) * a.group_pieces;
+  a.share_groups = a.share_pieces / a.group_pieces;
+  a.shares = static_cast<int>(whole(a.pieces, a.share_pieces));
   a.whole_stages = a.groups == 1 || a.group_pieces % kStagePieces == 0;
   a.x_pitch = static_cast<int>(whole(int64_t{a.pieces} * columns, kFp8Block) * kFp8Block);
   cut_sets(a, pairs, device.processors);
-  return fit_few_rows(a, row_slots(call.m), device.shared_bytes);
+  return fit_row_products(a, row_slots(call.m), device.shared_bytes);
 }
 
 template <ValueType kType>
-auto* few_rows_kernel(int slots) {
-  return slots == 1   ? &multiply_few_rows<kType, 1>
-         : slots == 2 ? &multiply_few_rows<kType, 2>
-         : slots == 4 ? &multiply_few_rows<kType, 4>
-                      : &multiply_few_rows<kType, 8>;
+auto* row_product_kernel(int slots) {
+  return slots == 1   ? &multiply_row_products<kType, 1>
+         : slots == 2 ? &multiply_row_products<kType, 2>
+         : slots == 4 ? &multiply_row_products<kType, 4>
+                      : &multiply_row_products<kType, 8>;
 }
-auto* few_rows_kernel(ValueType type, int slots) {
+auto* row_product_kernel(ValueType type, int slots) {
   switch (type) {
     case ValueType::kInt8:
-      return few_rows_kernel<ValueType::kInt8>(slots);
+      return row_product_kernel<ValueType::kInt8>(slots);
     case ValueType::kE4m3:
-      return few_rows_kernel<ValueType::kE4m3>(slots);
+      return row_product_kernel<ValueType::kE4m3>(slots);
     case ValueType::kF16:
-      return few_rows_kernel<ValueType::kF16>(slots);
+      return row_product_kernel<ValueType::kF16>(slots);
     case ValueType::kBf16:
-      return few_rows_kernel<ValueType::kBf16>(slots);
+      return row_product_kernel<ValueType::kBf16>(slots);
     case ValueType::kF32:
       break;
   }
-  return few_rows_kernel<ValueType::kF32>(slots);
+  return row_product_kernel<ValueType::kF32>(slots);
 }
 
 }  // namespace
 
-bool takes_few_rows(const FewRows& call) {
+bool takes_row_products(const RowProducts& call) {
   constexpr int64_t kLargest = int64_t{1} << 24;
   const bool coded = call.rounding == RowRounding::kE4m3;
   if (call.m < 1 || call.m > kMostStepRows || call.k < 1 || call.k > kLargest || call.count < 1) return false;
@@ -303,29 +305,29 @@ bool takes_few_rows(const FewRows& call) {
   if (grouped && call.group % columns_of_piece(call.type) != 0) return false;
   if (gates_pairs(call.end) && (call.count != 2 || call.parts[0].n != call.parts[1].n)) return false;
   for (int i = 0; i < call.count; ++i) {
-    const FewRowsPart& part = call.parts[static_cast<size_t>(i)];
+    const RowProductPart& part = call.parts[static_cast<size_t>(i)];
     if (part.n < 1 || part.n > kLargest || part.row_bytes % kPieceBytes != 0) return false;
     if (!std::has_single_bit(static_cast<uint64_t>(part.scale_rows))) return false;
     if (reinterpret_cast<uintptr_t>(part.values) % kPieceBytes != 0) return false;
     if ((part.scales == nullptr) != (call.parts[0].scales == nullptr)) return false;
   }
   Device device{};
-  FewRowsArgs args{};
-  return current_device(&device) == cudaSuccess && cut_few_rows(call, device, args) <= device.shared_bytes;
+  RowProductArgs args{};
+  return current_device(&device) == cudaSuccess && cut_row_products(call, device, args) <= device.shared_bytes;
 }
 
-Status few_rows(const FewRows& call) {
+Status row_products(const RowProducts& call) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "few rows");
-  FewRowsArgs args{};
-  const int64_t shared = cut_few_rows(call, device, args);
-  auto* const kernel = few_rows_kernel(call.type, row_slots(call.m));
+  RowProductArgs args{};
+  const int64_t shared = cut_row_products(call, device, args);
+  auto* const kernel = row_product_kernel(call.type, row_slots(call.m));
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess)
     return check_cuda(e, "few rows");
-  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(args.grid)), dim3(static_cast<unsigned>(32 * args.warps)),
-                           static_cast<size_t>(shared), static_cast<cudaStream_t>(call.stream), device.bulk_copies,
-                           args),
-                    "few rows");
+  return check_cuda(
+      launch(kernel, dim3(static_cast<unsigned>(args.grid)), dim3(static_cast<unsigned>(32 * args.warps)),
+             static_cast<size_t>(shared), static_cast<cudaStream_t>(call.stream), device.bulk_copies, args),
+      "few rows");
 }
 
 }  // namespace lowbit::cuda

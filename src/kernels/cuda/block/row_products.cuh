@@ -1,5 +1,5 @@
 #pragma once
-// Products of one to eight rows of x, each output in the order of docs/numerics.md#matmul: a lane has a row of weights,
+// Products of one to eight tokens, each output in the order of docs/numerics.md#matmul: a lane has a row of weights,
 // a warp 32 of them and whole groups, whose sums are chains of their own; a thread per output adds them up.
 //
 // Memory:   rows of weights as they are, 128 bytes of each at a time, by copies that a warp starts and waits for alone,
@@ -13,12 +13,13 @@
 
 namespace lowbit::cuda::block {
 
-constexpr int kRowsOfTile = 32, kPieceBytes = 16, kStagePieces = 8, kStageBytes = kRowsOfTile * kStagePieces * kPieceBytes;
-constexpr int kFewRowsStages = 4, kMostFewRowsWarps = 12;
+constexpr int kRowsOfTile = 32, kPieceBytes = 16, kStagePieces = 8,
+              kStageBytes = kRowsOfTile * kStagePieces * kPieceBytes;
+constexpr int kRowProductStages = 4, kMostRowProductWarps = 12;
 constexpr int kHeldScales = 8;  // of a thread, which come while it multiplies
 
-struct FewRowsArgs {
-  FewRowsPart part[kMostStepProducts];
+struct RowProductArgs {
+  RowProductPart part[kMostStepProducts];
   int first_tile[kMostStepProducts], scale_shift[kMostStepProducts];
   int parts;
   const float *rows, *norm;
@@ -29,61 +30,61 @@ struct FewRowsArgs {
   RowRounding rounding;
   ProductEnd end;
   Element y_element;
-  bool aligned;  // rows begin at multiples of 16 bytes
+  bool aligned;                            // rows begin at multiples of 16 bytes
   int m, k, groups, group_pieces, pieces;  // pieces: of a row of weights
   int warps, stages;                       // of a thread block, of a warp
   int tiles, tiles_of_set, sets, grid;     // a thread block takes a set of tiles at a time
-  int unit_pieces, unit_groups, units;     // a unit is what a warp takes of a tile: whole groups; units of a tile
+  int share_pieces, share_groups, shares;  // a share is what a warp takes of a tile: whole groups; shares of a tile
   bool whole_stages;                       // groups end with stages
   int buffers;                             // of results and scales, which sets take in turn
-  // Byte positions in shared memory, floats of a row of x.
+  // Byte positions in shared memory, floats of a token.
   int x_at, norm_at, x_scales_at, results_at, scales_at, factors_at, x_pitch;
 };
 
 /// Number `i` of a row of things, of which `of` belong together; the next one that a warp takes is `step` behind it.
-struct FewRowsPlace {
+struct RowProductPlace {
   int which, within;
-  __device__ __forceinline__ FewRowsPlace(int i, int of) : which(i / of), within(i % of) {}
-  __device__ __forceinline__ void next(const FewRowsPlace& step, int of) {
+  __device__ __forceinline__ RowProductPlace(int i, int of) : which(i / of), within(i % of) {}
+  __device__ __forceinline__ void next(const RowProductPlace& step, int of) {
     which += step.which, within += step.within;
     if (within >= of) within -= of, ++which;
   }
 };
 
 /// The stages that a warp reads, one after the other. Divisions are done once, at the start.
-struct FewRowsCursor {
-  FewRowsPlace unit, start, step;  // of a tile of the set
+struct RowProductCursor {
+  RowProductPlace share, start, step;  // of a tile of the set
   int set, piece = 0;
-  __device__ __forceinline__ FewRowsCursor(const FewRowsArgs& a, int warp)
-      : unit(warp, a.units), start(unit), step(a.warps, a.units), set(static_cast<int>(blockIdx.x)) {}
-  __device__ __forceinline__ int tile(const FewRowsArgs& a) const { return set * a.tiles_of_set + unit.which; }
-  __device__ __forceinline__ int first(const FewRowsArgs& a) const { return unit.within * a.unit_pieces + piece; }
+  __device__ __forceinline__ RowProductCursor(const RowProductArgs& a, int warp)
+      : share(warp, a.shares), start(share), step(a.warps, a.shares), set(static_cast<int>(blockIdx.x)) {}
+  __device__ __forceinline__ int tile(const RowProductArgs& a) const { return set * a.tiles_of_set + share.which; }
+  __device__ __forceinline__ int first(const RowProductArgs& a) const { return share.within * a.share_pieces + piece; }
   /// Pieces of the stage.
-  __device__ __forceinline__ int count(const FewRowsArgs& a) const {
-    return min(kStagePieces, min(a.unit_pieces - piece, a.pieces - first(a)));
+  __device__ __forceinline__ int count(const RowProductArgs& a) const {
+    return min(kStagePieces, min(a.share_pieces - piece, a.pieces - first(a)));
   }
-  __device__ __forceinline__ void next(const FewRowsArgs& a) {
+  __device__ __forceinline__ void next(const RowProductArgs& a) {
     piece += kStagePieces;
-    if (piece < a.unit_pieces && first(a) < a.pieces) return;
+    if (piece < a.share_pieces && first(a) < a.pieces) return;
     piece = 0;
-    unit.next(step, a.units);
-    if (unit.which < a.tiles_of_set) return;
-    unit = start;
+    share.next(step, a.shares);
+    if (share.which < a.tiles_of_set) return;
+    share = start;
     set += a.grid;
   }
 };
 
-struct FewRowsTile {
+struct RowProductTile {
   int part, n0;
 };
-__device__ __forceinline__ FewRowsTile few_rows_tile(const FewRowsArgs& a, int tile) {
+__device__ __forceinline__ RowProductTile row_product_tile(const RowProductArgs& a, int tile) {
   if (a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu) return {tile % 2, tile / 2 * kRowsOfTile};
   int part = 0;
   while (part + 1 < a.parts && tile >= a.first_tile[part + 1]) ++part;
   return {part, (tile - a.first_tile[part]) * kRowsOfTile};
 }
 
-__device__ __forceinline__ void end_few_rows_stage() {
+__device__ __forceinline__ void end_row_product_stage() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
@@ -95,7 +96,7 @@ __device__ __forceinline__ void wait_for_copies_but() {
 #endif
 }
 /// Until the oldest of `stages` is there.
-__device__ __forceinline__ void wait_for_few_rows_stage(int stages) {
+__device__ __forceinline__ void wait_for_row_product_stage(int stages) {
   if (stages == 4)
     wait_for_copies_but<3>();
   else if (stages == 3)
@@ -108,10 +109,10 @@ __device__ __forceinline__ void wait_for_few_rows_stage(int stages) {
 
 /// Starts the copies of a stage. Rows that are not there are the last one: nobody stores their sums. All lanes copy,
 /// pieces that nobody reads, too: they stay together, and so do the copies that they wait for.
-__device__ __forceinline__ void copy_few_rows(const FewRowsArgs& a, const FewRowsCursor& at, uint8_t* stage) {
+__device__ __forceinline__ void copy_row_products(const RowProductArgs& a, const RowProductCursor& at, uint8_t* stage) {
   const int lane = static_cast<int>(threadIdx.x) % 32, piece = lane % kStagePieces, row = lane / kStagePieces;
-  const FewRowsTile tile = few_rows_tile(a, min(at.tile(a), a.tiles - 1));
-  const FewRowsPart& part = a.part[tile.part];
+  const RowProductTile tile = row_product_tile(a, min(at.tile(a), a.tiles - 1));
+  const RowProductPart& part = a.part[tile.part];
   const uint8_t* const from = part.values + int64_t{at.first(a) + min(piece, at.count(a) - 1)} * kPieceBytes;
   constexpr int kAtOnce = 32 / kStagePieces;
 #pragma unroll
@@ -123,7 +124,7 @@ __device__ __forceinline__ void copy_few_rows(const FewRowsArgs& a, const FewRow
   }
 }
 
-/// 16 bytes of a lane's row times all rows of x.
+/// 16 bytes of a lane's row times all tokens.
 template <ValueType kType, int kM>
 __device__ __forceinline__ void multiply_piece(const uint4& w, const float* x, int pitch, float (&sums)[kM]) {
   constexpr int kColumns = kWordColumns<kType>;
@@ -149,19 +150,20 @@ __device__ __forceinline__ void multiply_piece(const uint4& w, const float* x, i
 }
 
 /// How far a warp is in a group, and which it is.
-struct FewRowsGroup {
+struct RowProductGroup {
   int left, group;  // pieces that are not added yet
-  __device__ __forceinline__ void begin(const FewRowsArgs& a, const FewRowsCursor& at) {
+  __device__ __forceinline__ void begin(const RowProductArgs& a, const RowProductCursor& at) {
     if (at.piece != 0) return;
     left = a.group_pieces;
-    group = at.unit.within * a.unit_groups;
+    group = at.share.within * a.share_groups;
   }
 };
 
 /// A stage's pieces; sums of groups that end go to their slot, [groups][kM][32] of a tile.
 template <ValueType kType, int kM>
-__device__ __forceinline__ void multiply_stage(const FewRowsArgs& a, const FewRowsCursor& at, const uint8_t* stage,
-                                               const float* x, float* results, FewRowsGroup& in, float (&sums)[kM]) {
+__device__ __forceinline__ void multiply_stage(const RowProductArgs& a, const RowProductCursor& at,
+                                               const uint8_t* stage, const float* x, float* results,
+                                               RowProductGroup& in, float (&sums)[kM]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = at.first(a), count = at.count(a);
   const uint8_t* const row = stage + lane * kStagePieces * kPieceBytes;
   const auto multiply = [&](int p) {
