@@ -35,11 +35,11 @@ struct F32Matmul {
   int64_t m = 0;
   void* stream = nullptr;
 };
-/// Few tokens go to row_products(), if it takes them.
+/// Few tokens go to exact_products(), if it takes them.
 Status f32_matmul(const F32Matmul& call);
 
-/// A weight that row_products() multiplies.
-struct RowProductPart {
+/// A weight that exact_products() multiplies.
+struct ExactProductPart {
   const uint8_t* values = nullptr;
   int64_t row_bytes = 0, n = 0;
   /// Of row r and group g: scales[r / scale_rows * row_step + g * group_step]; scale_rows is a power of two. Null: all
@@ -55,9 +55,9 @@ struct RowProductPart {
 enum class RowRounding : uint8_t { kNone, kF16, kBf16, kE4m3 };
 
 /// Products of the same few tokens, in one launch with their norm, their rounding and what becomes of them.
-struct RowProducts {
+struct ExactProducts {
   int count = 0;
-  std::array<RowProductPart, kMostStepProducts> parts;
+  std::array<ExactProductPart, kMostStepProducts> parts;
   ValueType type = ValueType::kF32;
   int64_t m = 0, k = 0, group = 0;
   const float* rows = nullptr;  // [m, k], before the norm
@@ -74,7 +74,7 @@ struct RowProducts {
 };
 /// One to kMostStepRows tokens; groups of whole 16 bytes of values, of 128 columns with kE4m3; values at multiples
 /// of 16 bytes; and room in a thread block.
-bool takes_row_products(const RowProducts& call);
-Status row_products(const RowProducts& call);
+bool takes_exact_products(const ExactProducts& call);
+Status exact_products(const ExactProducts& call);
 
 }  // namespace lowbit::cuda

@@ -61,7 +61,7 @@ class CudaProgram final : public Program {
   Result<bool> multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                  cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
   /// multiply_together() of weights whose sums have the order of the CPU.
-  Result<bool> multiply_row_products(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
+  Result<bool> multiply_exact_products(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                      cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
   /// The product of rows x that are normed for it alone, by `norm` whose weight is on the device.
   Status multiply_normed(const StepPart& part, const Buffer& weight, const Norm* norm, const float* x, int64_t m,

@@ -157,8 +157,8 @@ WeightInfo CudaWeight::info() const {
   return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, x_group};
 }
 
-cuda::RowProductPart CudaWeight::row_product_part(float* y) const {
-  cuda::RowProductPart part;
+cuda::ExactProductPart CudaWeight::exact_product_part(float* y) const {
+  cuda::ExactProductPart part;
   part.n = n, part.bias = floats_or_null(bias), part.y = y, part.ldy = n;
   if (takes_fp8()) {
     part.values = fp8.codes.as<uint8_t>(), part.row_bytes = CudaFp8Weight::row_bytes(k);
@@ -172,8 +172,8 @@ cuda::RowProductPart CudaWeight::row_product_part(float* y) const {
   return part;
 }
 
-cuda::RowProducts CudaWeight::row_products() const {
-  cuda::RowProducts call;
+cuda::ExactProducts CudaWeight::exact_products() const {
+  cuda::ExactProducts call;
   call.type = takes_fp8() ? cuda::ValueType::kE4m3 : type;
   call.k = k;
   call.group = takes_fp8() ? kFp8Block : group;

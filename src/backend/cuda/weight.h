@@ -42,11 +42,11 @@ struct CudaWeight final : Weight {
   /// Columns of x that share a scale; 0: all of a row.
   int64_t code_group() const { return plan.x_groups() ? plan.group() : 0; }
   /// Its part of a product of few rows, in the CPU's order of sums, which y [m, n] gets. Only where the sums are such:
-  /// has_row_products().
-  cuda::RowProductPart row_product_part(float* y) const;
-  bool has_row_products() const { return multiplies && !takes_codes() && !takes_halves() && offsets.empty(); }
-  /// A call of row_products(), but for x and its parts.
-  cuda::RowProducts row_products() const;
+  /// has_exact_products().
+  cuda::ExactProductPart exact_product_part(float* y) const;
+  bool has_exact_products() const { return multiplies && !takes_codes() && !takes_halves() && offsets.empty(); }
+  /// A call of exact_products(), but for x and its parts.
+  cuda::ExactProducts exact_products() const;
   /// y [m, n] of rows x [m, k] in f32, or of their int8 codes or halves.
   Status run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const;
 

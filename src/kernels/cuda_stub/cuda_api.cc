@@ -71,8 +71,8 @@ Status gemm_fp8(const Fp8Gemm&, void*, const float*) { return not_built(); }
 Status grouped_gemm_fp8(const Fp8Gemm&, const Fp8Groups&, void*) { return not_built(); }
 
 Status f32_matmul(const F32Matmul&) { return not_built(); }
-bool takes_row_products(const RowProducts&) { return false; }
-Status row_products(const RowProducts&) { return not_built(); }
+bool takes_exact_products(const ExactProducts&) { return false; }
+Status exact_products(const ExactProducts&) { return not_built(); }
 int64_t gram_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
 Status add_gram(const AddGram&) { return not_built(); }
 Status finish_gram(const double*, int64_t, double, bool, float*, void*) { return not_built(); }

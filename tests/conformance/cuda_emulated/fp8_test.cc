@@ -30,7 +30,7 @@ bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t
 // One after the other: both have an unnamed namespace with the same names.
 #include "kernels/cuda/fp8/gemm.cu"
 // Behind it: few rows.
-#include "kernels/cuda/block/row_products.cu"
+#include "kernels/cuda/block/exact_products.cu"
 
 #include "tests/conformance/cuda_emulated/vector_on_device.h"
 // Behind it: the checks are written for either.

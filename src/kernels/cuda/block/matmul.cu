@@ -149,8 +149,8 @@ auto* tiles_kernel(const F32Matmul& call) {
   return tiles_kernel<ValueType::kF32>(call);
 }
 
-RowProducts row_product_of(const F32Matmul& call) {
-  RowProducts few;
+ExactProducts exact_product_of(const F32Matmul& call) {
+  ExactProducts few;
   few.count = 1;
   few.parts[0] = {call.values, value_row_bytes(call.type, call.k), call.n, call.scales, 1, 1, call.n, call.bias, call.y,
                   call.n};
@@ -166,7 +166,7 @@ RowProducts row_product_of(const F32Matmul& call) {
 Status f32_matmul(const F32Matmul& call) {
   if (call.m == 0 || call.n == 0) return {};
   if (call.m <= kMostStepRows && call.offsets == nullptr)
-    if (const RowProducts few = row_product_of(call); takes_row_products(few)) return row_products(few);
+    if (const ExactProducts few = exact_product_of(call); takes_exact_products(few)) return exact_products(few);
   const dim3 grid(static_cast<unsigned>((call.n + kTile - 1) / kTile),
                   static_cast<unsigned>((call.m + kTile - 1) / kTile));
   return check_cuda(

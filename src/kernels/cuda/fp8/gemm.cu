@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Dev
 }
 
 /// Few rows of a, whose sums go over k in order, too. Behind column k would be what nobody has written.
-RowProducts row_product_of(const DeviceGemm& g, void* stream) {
-  RowProducts call;
+ExactProducts exact_product_of(const DeviceGemm& g, void* stream) {
+  ExactProducts call;
   call.count = 1;
   call.type = ValueType::kE4m3;
   call.rounding = RowRounding::kE4m3;
@@ -100,7 +100,7 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
   const DeviceGemm g{operands, bias};
   cudaError_t error = cudaSuccess;
   if (gemm_fp8_wgmma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
-  if (const RowProducts few = row_product_of(g, stream); takes_row_products(few)) return row_products(few);
+  if (const ExactProducts few = exact_product_of(g, stream); takes_exact_products(few)) return exact_products(few);
   if (gemm_fp8_mma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
   constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;

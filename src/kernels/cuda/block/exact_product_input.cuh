@@ -1,7 +1,7 @@
 #pragma once
 // Rows of x for products of few rows: normed and rounded, as f32 in shared memory.
 
-#include "kernels/cuda/block/row_products.cuh"
+#include "kernels/cuda/block/exact_products.cuh"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/fp8/parts.cuh"
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ float code_columns(RowColumns& c) {
 
 /// Rows as they are, or the values of their codes, and zeros behind them and behind column k. All threads.
 template <int kM>
-__device__ __forceinline__ void stage_raw_rows(const RowProductArgs& a, float* x, float* scales) {
+__device__ __forceinline__ void stage_raw_rows(const ExactProductArgs& a, float* x, float* scales) {
   const int thread = static_cast<int>(threadIdx.x), threads = 32 * a.warps;
 #pragma unroll 1
   for (int row = 0; row < kM; ++row) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void stage_raw_rows(const RowProductArgs& a, float* x
 }
 
 /// The factors of the rows' norms. All threads.
-__device__ __forceinline__ void norm_factors(const RowProductArgs& a, const float* x, float* factors) {
+__device__ __forceinline__ void norm_factors(const ExactProductArgs& a, const float* x, float* factors) {
   const int half = static_cast<int>(threadIdx.x) / kLanes;
   for (int base = 0; base < a.m; base += 2 * a.warps) {
     const int row = base + half;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void norm_factors(const RowProductArgs& a, const floa
 
 /// x [kM, x_pitch] and, in codes, their scales [m, groups]. All threads; they meet afterwards.
 template <int kM>
-__device__ __forceinline__ void stage_row_products(const RowProductArgs& a, uint8_t* shared) {
+__device__ __forceinline__ void stage_exact_products(const ExactProductArgs& a, uint8_t* shared) {
   auto* const x = reinterpret_cast<float*>(shared + a.x_at);
   auto* const scales = reinterpret_cast<float*>(shared + a.x_scales_at);
   auto* const factors = reinterpret_cast<float*>(shared + a.factors_at);

@@ -15,11 +15,11 @@ namespace lowbit::cuda::block {
 
 constexpr int kRowsOfTile = 32, kPieceBytes = 16, kStagePieces = 8,
               kStageBytes = kRowsOfTile * kStagePieces * kPieceBytes;
-constexpr int kRowProductStages = 4, kMostRowProductWarps = 12;
+constexpr int kExactProductStages = 4, kMostExactProductWarps = 12;
 constexpr int kHeldScales = 8;  // of a thread, which come while it multiplies
 
-struct RowProductArgs {
-  RowProductPart part[kMostStepProducts];
+struct ExactProductArgs {
+  ExactProductPart part[kMostStepProducts];
   int first_tile[kMostStepProducts], scale_shift[kMostStepProducts];
   int parts;
   const float *rows, *norm;
@@ -42,28 +42,28 @@ struct RowProductArgs {
 };
 
 /// Number `i` of a row of things, of which `of` belong together; the next one that a warp takes is `step` behind it.
-struct RowProductPlace {
+struct ExactProductPlace {
   int which, within;
-  __device__ __forceinline__ RowProductPlace(int i, int of) : which(i / of), within(i % of) {}
-  __device__ __forceinline__ void next(const RowProductPlace& step, int of) {
+  __device__ __forceinline__ ExactProductPlace(int i, int of) : which(i / of), within(i % of) {}
+  __device__ __forceinline__ void next(const ExactProductPlace& step, int of) {
     which += step.which, within += step.within;
     if (within >= of) within -= of, ++which;
   }
 };
 
 /// The stages that a warp reads, one after the other. Divisions are done once, at the start.
-struct RowProductCursor {
-  RowProductPlace share, start, step;  // of a tile of the set
+struct ExactProductCursor {
+  ExactProductPlace share, start, step;  // of a tile of the set
   int set, piece = 0;
-  __device__ __forceinline__ RowProductCursor(const RowProductArgs& a, int warp)
+  __device__ __forceinline__ ExactProductCursor(const ExactProductArgs& a, int warp)
       : share(warp, a.shares), start(share), step(a.warps, a.shares), set(static_cast<int>(blockIdx.x)) {}
-  __device__ __forceinline__ int tile(const RowProductArgs& a) const { return set * a.tiles_of_set + share.which; }
-  __device__ __forceinline__ int first(const RowProductArgs& a) const { return share.within * a.share_pieces + piece; }
+  __device__ __forceinline__ int tile(const ExactProductArgs& a) const { return set * a.tiles_of_set + share.which; }
+  __device__ __forceinline__ int first(const ExactProductArgs& a) const { return share.within * a.share_pieces + piece; }
   /// Pieces of the stage.
-  __device__ __forceinline__ int count(const RowProductArgs& a) const {
+  __device__ __forceinline__ int count(const ExactProductArgs& a) const {
     return min(kStagePieces, min(a.share_pieces - piece, a.pieces - first(a)));
   }
-  __device__ __forceinline__ void next(const RowProductArgs& a) {
+  __device__ __forceinline__ void next(const ExactProductArgs& a) {
     piece += kStagePieces;
     if (piece < a.share_pieces && first(a) < a.pieces) return;
     piece = 0;
@@ -74,17 +74,17 @@ struct RowProductCursor {
   }
 };
 
-struct RowProductTile {
+struct ExactProductTile {
   int part, n0;
 };
-__device__ __forceinline__ RowProductTile row_product_tile(const RowProductArgs& a, int tile) {
+__device__ __forceinline__ ExactProductTile exact_product_tile(const ExactProductArgs& a, int tile) {
   if (a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu) return {tile % 2, tile / 2 * kRowsOfTile};
   int part = 0;
   while (part + 1 < a.parts && tile >= a.first_tile[part + 1]) ++part;
   return {part, (tile - a.first_tile[part]) * kRowsOfTile};
 }
 
-__device__ __forceinline__ void end_row_product_stage() {
+__device__ __forceinline__ void end_exact_product_stage() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
@@ -96,7 +96,7 @@ __device__ __forceinline__ void wait_for_copies_but() {
 #endif
 }
 /// Until the oldest of `stages` is there.
-__device__ __forceinline__ void wait_for_row_product_stage(int stages) {
+__device__ __forceinline__ void wait_for_exact_product_stage(int stages) {
   if (stages == 4)
     wait_for_copies_but<3>();
   else if (stages == 3)
@@ -109,10 +109,10 @@ __device__ __forceinline__ void wait_for_row_product_stage(int stages) {
 
 /// Starts the copies of a stage. Rows that are not there are the last one: nobody stores their sums. All lanes copy,
 /// pieces that nobody reads, too: they stay together, and so do the copies that they wait for.
-__device__ __forceinline__ void copy_row_products(const RowProductArgs& a, const RowProductCursor& at, uint8_t* stage) {
+__device__ __forceinline__ void copy_exact_products(const ExactProductArgs& a, const ExactProductCursor& at, uint8_t* stage) {
   const int lane = static_cast<int>(threadIdx.x) % 32, piece = lane % kStagePieces, row = lane / kStagePieces;
-  const RowProductTile tile = row_product_tile(a, min(at.tile(a), a.tiles - 1));
-  const RowProductPart& part = a.part[tile.part];
+  const ExactProductTile tile = exact_product_tile(a, min(at.tile(a), a.tiles - 1));
+  const ExactProductPart& part = a.part[tile.part];
   const uint8_t* const from = part.values + int64_t{at.first(a) + min(piece, at.count(a) - 1)} * kPieceBytes;
   constexpr int kAtOnce = 32 / kStagePieces;
 #pragma unroll
@@ -150,9 +150,9 @@ __device__ __forceinline__ void multiply_piece(const uint4& w, const float* x, i
 }
 
 /// How far a warp is in a group, and which it is.
-struct RowProductGroup {
+struct ExactProductGroup {
   int left, group;  // pieces that are not added yet
-  __device__ __forceinline__ void begin(const RowProductArgs& a, const RowProductCursor& at) {
+  __device__ __forceinline__ void begin(const ExactProductArgs& a, const ExactProductCursor& at) {
     if (at.piece != 0) return;
     left = a.group_pieces;
     group = at.share.within * a.share_groups;
@@ -161,9 +161,9 @@ struct RowProductGroup {
 
 /// A stage's pieces; sums of groups that end go to their slot, [groups][kM][32] of a tile.
 template <ValueType kType, int kM>
-__device__ __forceinline__ void multiply_stage(const RowProductArgs& a, const RowProductCursor& at,
+__device__ __forceinline__ void multiply_stage(const ExactProductArgs& a, const ExactProductCursor& at,
                                                const uint8_t* stage, const float* x, float* results,
-                                               RowProductGroup& in, float (&sums)[kM]) {
+                                               ExactProductGroup& in, float (&sums)[kM]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = at.first(a), count = at.count(a);
   const uint8_t* const row = stage + lane * kStagePieces * kPieceBytes;
   const auto multiply = [&](int p) {

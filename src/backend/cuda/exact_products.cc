@@ -10,20 +10,20 @@ namespace lowbit {
 /// Beyond so many weights the tensor cores that take three tokens and more in fp8 are faster.
 constexpr int64_t kMostWeightsOfFp8Tokens = int64_t{8} << 20;
 
-Result<bool> CudaProgram::multiply_row_products(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
+Result<bool> CudaProgram::multiply_exact_products(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                                 cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const {
   const CudaWeight& front = *parts.front().weight;
   if (m > cuda::kMostStepRows || parts.size() > size_t{cuda::kMostStepProducts} || in.hadamard > 0 ||
       (in.tap >= 0 && work.observer_))
     return false;
   int64_t weights = 0;
-  cuda::RowProducts call = front.row_products();
+  cuda::ExactProducts call = front.exact_products();
   for (const StepPart& part : parts) {
     const CudaWeight& w = *part.weight;
-    if (!w.has_row_products() || w.takes_fp8() != front.takes_fp8() || w.type != front.type || w.k != front.k ||
+    if (!w.has_exact_products() || w.takes_fp8() != front.takes_fp8() || w.type != front.type || w.k != front.k ||
         w.group != front.group || w.rounding != front.rounding || w.fp8.scale_rows != front.fp8.scale_rows)
       return false;
-    call.parts[size_t(call.count++)] = w.row_product_part(part.to);
+    call.parts[size_t(call.count++)] = w.exact_product_part(part.to);
     weights += w.n * w.k;
   }
   if (front.takes_fp8() && front.fp8.scale_rows > 1 && m > 2 && weights > kMostWeightsOfFp8Tokens) return false;
@@ -33,9 +33,9 @@ Result<bool> CudaProgram::multiply_row_products(const Compiled& c, const StepInp
   call.eps = in.norm == nullptr ? 0.0f : in.norm->eps;
   call.end = end;
   call.stream = work.stream();
-  if (!cuda::takes_row_products(call)) return false;
+  if (!cuda::takes_exact_products(call)) return false;
   LOWBIT_TRY(work.finish_rows());
-  LOWBIT_TRY(cuda::row_products(call));
+  LOWBIT_TRY(cuda::exact_products(call));
   return true;
 }
 

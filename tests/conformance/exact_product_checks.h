@@ -6,7 +6,7 @@
 namespace lowbit {
 namespace {
 
-struct RowProductCase {
+struct ExactProductCase {
   int64_t m = 1, k = 64, group = 0;  // 0: no scales
   std::vector<int64_t> n;
   cuda::ValueType type = cuda::ValueType::kF32;
@@ -15,7 +15,7 @@ struct RowProductCase {
   bool norm = false, bias = false, special = false;
 };
 
-float row_product_value(Rng& rng, const RowProductCase& c, std::vector<uint8_t>& to) {
+float exact_product_value(Rng& rng, const ExactProductCase& c, std::vector<uint8_t>& to) {
   using cuda::ValueType;
   const auto put = [&](auto bits, float value) {
     const auto* const bytes = reinterpret_cast<const uint8_t*>(&bits);
@@ -34,7 +34,7 @@ float row_product_value(Rng& rng, const RowProductCase& c, std::vector<uint8_t>&
 }
 
 /// A row as it is multiplied, and with codes its scales.
-std::vector<float> row_product_x(const RowProductCase& c, std::vector<float> row, const std::vector<float>& norm,
+std::vector<float> exact_product_x(const ExactProductCase& c, std::vector<float> row, const std::vector<float>& norm,
                                  std::vector<float>& scales) {
   if (c.norm) ref_table().vector->rms_norm(row.data(), norm.data(), c.k, 1e-5f, row.data());
   for (int64_t first = 0; first < c.k; first += 128) {
@@ -54,7 +54,7 @@ std::vector<float> row_product_x(const RowProductCase& c, std::vector<float> row
   return row;
 }
 
-void check_row_products(const RowProductCase& c, uint64_t seed) {
+void check_exact_products(const ExactProductCase& c, uint64_t seed) {
   Rng rng(seed, 21);
   const bool coded = c.rounding == cuda::RowRounding::kE4m3;
   const int64_t group = c.group == 0 ? c.k : c.group, groups = (c.k + group - 1) / group;
@@ -62,8 +62,8 @@ void check_row_products(const RowProductCase& c, uint64_t seed) {
   const std::vector<float> x = random_floats(rng, c.m * c.k), norm = random_floats(rng, c.k);
   std::vector<std::vector<float>> y, rows, x_scales;
   for (int64_t m = 0; m < c.m; ++m)
-    rows.push_back(row_product_x(c, {x.begin() + m * c.k, x.begin() + (m + 1) * c.k}, norm, x_scales.emplace_back()));
-  cuda::RowProducts call;
+    rows.push_back(exact_product_x(c, {x.begin() + m * c.k, x.begin() + (m + 1) * c.k}, norm, x_scales.emplace_back()));
+  cuda::ExactProducts call;
   std::vector<OnDevice<uint8_t>> values;
   std::vector<OnDevice<float>> factors, biases, outputs;
   values.reserve(3), factors.reserve(3), biases.reserve(3), outputs.reserve(3);
@@ -72,7 +72,7 @@ void check_row_products(const RowProductCase& c, uint64_t seed) {
     std::vector<uint8_t> bytes;
     std::vector<float> plain, scales = random_floats(rng, n * groups), bias = random_floats(rng, n);
     for (int64_t r = 0; r < n; ++r) {
-      for (int64_t k = 0; k < c.k; ++k) plain.push_back(row_product_value(rng, c, bytes));
+      for (int64_t k = 0; k < c.k; ++k) plain.push_back(exact_product_value(rng, c, bytes));
       bytes.resize(size_t((r + 1) * row_bytes));
     }
     std::vector<float>& to = y.emplace_back(random_floats(rng, c.m * n));
@@ -108,18 +108,18 @@ void check_row_products(const RowProductCase& c, uint64_t seed) {
   call.type = c.type, call.m = c.m, call.k = c.k, call.group = group;
   call.rows = device_x.data(), call.norm = c.norm ? device_norm.data() : nullptr, call.eps = 1e-5f;
   call.rounding = c.rounding, call.end = c.end;
-  ASSERT_TRUE(cuda::takes_row_products(call)) << seed;
-  ASSERT_TRUE(cuda::row_products(call));
+  ASSERT_TRUE(cuda::takes_exact_products(call)) << seed;
+  ASSERT_TRUE(cuda::exact_products(call));
   for (size_t i = 0; i < (c.end == cuda::ProductEnd::kSilu ? 1 : y.size()); ++i)
     expect_same(outputs[i].back(), y[i], "case " + std::to_string(seed) + ", product " + std::to_string(i));
 }
 
-void check_row_product_all(uint64_t cases, int64_t most_columns) {
+void check_exact_product_all(uint64_t cases, int64_t most_columns) {
   using cuda::ProductEnd, cuda::RowRounding, cuda::ValueType;
   for (uint64_t seed = 0; seed < cases && !testing::Test::HasFatalFailure(); ++seed) {
     Rng rng(seed, 22);
     const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
-    RowProductCase c;
+    ExactProductCase c;
     c.m = seed % 2 == 0 ? 1 : 1 + below(8);
     c.type = ValueType(below(5));
     c.rounding = c.type == ValueType::kE4m3 && below(3) != 0 ? RowRounding::kE4m3 : RowRounding(below(3));
@@ -130,7 +130,7 @@ void check_row_product_all(uint64_t cases, int64_t most_columns) {
     for (int64_t i = c.end == ProductEnd::kSilu ? 2 : 1 + below(3); i > 0; --i)
       c.n.push_back(c.end == ProductEnd::kSilu && !c.n.empty() ? c.n[0] : 1 + below(below(4) == 0 ? 700 : 90));
     c.norm = below(2) == 0, c.bias = below(2) == 0, c.special = below(4) == 0;
-    check_row_products(c, seed);
+    check_exact_products(c, seed);
   }
 }
 
