@@ -37,7 +37,7 @@ bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaS
   bool right = true;
   for (int t = 1; t <= int(kLastActivationGroupTile); ++t) {
     const auto tile = ActivationGroupTile(t);
-    if ((tile == ActivationGroupTile::kSkinny && m > 32) || (tile < ActivationGroupTile::k64x32 && m > 128) ||
+    if ((tile == ActivationGroupTile::kSkinny && m > 8) || (tile < ActivationGroupTile::k64x32 && m > 128) ||
         (tile >= ActivationGroupTile::k64x32 && m < 64))
       continue;
     data.poison();

@@ -139,6 +139,10 @@ tl::unexpected<Error> too_long_group(int64_t group) {
               "use a smaller group, or f32 activations");
 }
 
+Result<Buffer> allocate_in(Arena* arena, int64_t bytes, const char* what) {
+  return arena != nullptr ? arena->allocate(bytes, what) : cuda::allocate(bytes, what);
+}
+
 }  // namespace
 
 int DeviceMatmulPlan::bracket(int64_t m) {
@@ -175,12 +179,12 @@ std::string DeviceMatmulPlan::kernel_name(int64_t m) const {
   return name;
 }
 
-Status DeviceMatmulPlan::upload_order(Order& order, const uint8_t* rows, int64_t row_bytes) const {
+Status DeviceMatmulPlan::upload_order(Order& order, const uint8_t* rows, int64_t row_bytes, Arena* arena) const {
   const int64_t tile = order.kernel->tile_rows;
   const auto bytes = checked_mul(static_cast<uint64_t>(round_up(n_, tile)), static_cast<uint64_t>(order.row_bytes));
   if (!bytes || *bytes > static_cast<uint64_t>(INT64_MAX))
     return fail(ErrorCode::kOutOfMemory, "matmul weight", "sizes that overflow");
-  LOWBIT_TRY_ASSIGN(order.codes, cuda::allocate(static_cast<int64_t>(*bytes), "matmul weight"));
+  LOWBIT_TRY_ASSIGN(order.codes, allocate_in(arena, static_cast<int64_t>(*bytes), "matmul weight"));
   if (n_ == 0 || row_bytes == 0) return cuda::fill(order.codes, 0);
   const int64_t rows_at_once = std::min(n_, round_up(std::max<int64_t>(kStagingBytes / row_bytes, 1), tile));
   LOWBIT_TRY_ASSIGN(Buffer staging, cuda::allocate(rows_at_once * row_bytes, "matmul weight"));
@@ -194,16 +198,16 @@ Status DeviceMatmulPlan::upload_order(Order& order, const uint8_t* rows, int64_t
   return {};
 }
 
-Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes) {
-  LOWBIT_TRY(upload_order(few_, rows, row_bytes));
-  return many_.kernel == nullptr ? Status{} : upload_order(many_, rows, row_bytes);
+Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes, Arena* arena) {
+  LOWBIT_TRY(upload_order(few_, rows, row_bytes, arena));
+  return many_.kernel == nullptr ? Status{} : upload_order(many_, rows, row_bytes, arena);
 }
 
 template <class Factor>
-Status DeviceMatmulPlan::upload_factors(Buffer& to, const Factor& factor) const {
+Status DeviceMatmulPlan::upload_factors(Buffer& to, const Factor& factor, Arena* arena) const {
   const std::vector<float> all = factors_by_group(n_, groups_, std::max<int64_t>(groups_per_scale_, 1), factor);
   const int64_t bytes = int64_t{sizeof(float)} * static_cast<int64_t>(all.size());
-  LOWBIT_TRY_ASSIGN(to, cuda::allocate(bytes, "matmul scales"));
+  LOWBIT_TRY_ASSIGN(to, allocate_in(arena, bytes, "matmul scales"));
   return cuda::upload(to, all.data(), bytes);
 }
 
@@ -228,14 +232,15 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.has_offsets_ = w.scaling.zero != ZeroKind::kNone;
   plan.scaling_ = dense ? "" : scaling_name(w.scaling);
   LOWBIT_TRY(plan.choose(w.format, options));
-  LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k)));
-  if (!dense) LOWBIT_TRY(plan.upload_factors(plan.scales_, [&](int64_t r, int64_t s) { return w.scale(r, s); }));
-  if (plan.has_offsets_)
-    LOWBIT_TRY(plan.upload_factors(plan.offsets_, [&](int64_t r, int64_t s) { return w.offset(r, s); }));
+  LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
+  const auto scale = [&](int64_t r, int64_t s) { return w.scale(r, s); };
+  const auto offset = [&](int64_t r, int64_t s) { return w.offset(r, s); };
+  if (!dense) LOWBIT_TRY(plan.upload_factors(plan.scales_, scale, options.arena));
+  if (plan.has_offsets_) LOWBIT_TRY(plan.upload_factors(plan.offsets_, offset, options.arena));
   if (!w.codebook.empty()) {
     std::vector<float> table = w.codebook;
     table.resize(16, 0.0f);
-    LOWBIT_TRY_ASSIGN(plan.table_, cuda::allocate(4 * 16, "codebook"));
+    LOWBIT_TRY_ASSIGN(plan.table_, allocate_in(options.arena, 4 * 16, "codebook"));
     LOWBIT_TRY(cuda::upload(plan.table_, table.data(), 4 * 16));
   }
   return plan;
@@ -257,12 +262,12 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make_derived(FormatId format, const u
   plan.has_offsets_ = offsets != nullptr;
   plan.scaling_ = plan.groups_ > 1 ? "g" + std::to_string(plan.group_) : "row";
   LOWBIT_TRY(plan.choose(format, options));
-  LOWBIT_TRY(plan.upload_rows(codes, row_bytes(format, k)));
+  LOWBIT_TRY(plan.upload_rows(codes, row_bytes(format, k), options.arena));
   const auto of = [&plan](const float* from) {
     return [from, groups = plan.groups_](int64_t r, int64_t g) { return from[r * groups + g]; };
   };
-  LOWBIT_TRY(plan.upload_factors(plan.scales_, of(scales)));
-  if (offsets != nullptr) LOWBIT_TRY(plan.upload_factors(plan.offsets_, of(offsets)));
+  LOWBIT_TRY(plan.upload_factors(plan.scales_, of(scales), options.arena));
+  if (offsets != nullptr) LOWBIT_TRY(plan.upload_factors(plan.offsets_, of(offsets), options.arena));
   return plan;
 }
 

@@ -8,6 +8,7 @@
 #include "format/qtensor.h"
 #include "kernels/cuda_api.h"
 #include "lowbit/error.h"
+#include "tensor/arena.h"
 
 namespace lowbit {
 
@@ -19,6 +20,7 @@ struct DeviceMatmulOptions {
   /// Rows of x that run() will see at most; 0: any number. Kernels for few and for many rows may want the weight in
   /// different orders; with at most 8 rows only one of them is kept.
   int64_t most_rows = 0;
+  Arena* arena = nullptr;  // of the device: where the weight lies; null: in memory of its own
 };
 
 /// Rows of x in device memory.
@@ -85,11 +87,11 @@ class DeviceMatmulPlan {
   }
   cuda::MatmulShape shape(int64_t m) const;
   Status choose(FormatId format, const DeviceMatmulOptions& options);
-  Status upload_rows(const uint8_t* rows, int64_t row_bytes);
-  Status upload_order(Order& order, const uint8_t* rows, int64_t row_bytes) const;
+  Status upload_rows(const uint8_t* rows, int64_t row_bytes, Arena* arena);
+  Status upload_order(Order& order, const uint8_t* rows, int64_t row_bytes, Arena* arena) const;
   /// `to` = factor(row, scale) in the kernels' order.
   template <class Factor>
-  Status upload_factors(Buffer& to, const Factor& factor) const;
+  Status upload_factors(Buffer& to, const Factor& factor, Arena* arena) const;
 
   Order few_, many_;  // many_ without a kernel: few_ takes any number of rows
   Activation activation_ = Activation::kInt8;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr auto kFloat = int64_t{sizeof(float)};
 constexpr int64_t kPackedSlabPages = 16;
+constexpr int64_t kSlabBytes = int64_t{32} << 20;
 
 class CudaBackend final : public Backend {
  public:
@@ -21,8 +22,8 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<Weight>> prepare(const std::string& name, const QTensor& w, std::vector<float> bias,
                                           const XSpec& x, WeightUse use) override {
     LOWBIT_TRY(cuda::use_device(gpu_));
-    LOWBIT_TRY_ASSIGN(auto weight,
-                      CudaWeight::make(name, w, bias, x, use != WeightUse::kProducts, use != WeightUse::kRows, *pool_));
+    LOWBIT_TRY_ASSIGN(auto weight, CudaWeight::make(name, w, bias, x, use != WeightUse::kProducts,
+                                                    use != WeightUse::kRows, arena_, *pool_));
     return std::unique_ptr<Weight>(std::move(weight));
   }
 
@@ -82,6 +83,7 @@ class CudaBackend final : public Backend {
  private:
   int gpu_;
   ThreadPool* pool_;
+  Arena arena_{cuda::allocate, kSlabBytes, kSlabBytes / 4, 256};  // of weights
 };
 
 }  // namespace

@@ -307,9 +307,9 @@ Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run
   const bool adds = step.out.front().add;
   if (std::ranges::any_of(c.own_norms, [](const Buffer& norm) { return !norm.empty(); }))
     return run_normed(c, step, run);
+  std::vector<StepPart> parts;
+  for (const Product& p : step.out) parts.push_back({&cuda_weight(p.weight), work.slot(p.to)});
   if (std::ranges::all_of(step.out, [&](const Product& p) { return p.add == adds; })) {
-    std::vector<StepPart> parts;
-    for (const Product& p : step.out) parts.push_back({&cuda_weight(p.weight), work.slot(p.to)});
     const auto end = adds ? cuda::ProductEnd::kAdd : cuda::ProductEnd::kStore;
     LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
     if (done) return {};
@@ -318,6 +318,11 @@ Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run
   const bool alike =
       std::ranges::all_of(step.out, [&](const Product& p) { return takes_same_codes(front, cuda_weight(p.weight)); });
   LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, front, alike, 0, run.m, work));
+  if (std::ranges::none_of(step.out, [](const Product& p) { return p.add; })) {
+    LOWBIT_TRY(work.finish_rows());
+    LOWBIT_TRY_ASSIGN(const bool done, multiply_side_by_side(parts, x, run.m, work));
+    if (done) return {};
+  }
   for (const Product& p : step.out) {
     const CudaWeight& w = cuda_weight(p.weight);
     LOWBIT_TRY(work.finish_rows());  // of a product before
@@ -340,7 +345,9 @@ Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) c
     LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
     if (done) return {};
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, gate, takes_same_codes(gate, up), 0, run.m, work));
-    for (const StepPart& part : parts) LOWBIT_TRY(multiply(*part.weight, x, run.m, part.to, work));
+    LOWBIT_TRY_ASSIGN(const bool together, multiply_side_by_side(parts, x, run.m, work));
+    for (const StepPart& part : parts)
+      if (!together) LOWBIT_TRY(multiply(*part.weight, x, run.m, part.to, work));
   }
   const bool squares = step.glu == Glu::kSquaredRelu;
   work.deferred_ = {squares ? cuda::RowStart::kSquaredRelu : cuda::RowStart::kSilu, step.to, run.m * gate.n};

@@ -46,7 +46,7 @@ Result<Buffer> to_device(std::span<const float> values, const char* what) {
 
 Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, const QTensor& w,
                                                      const std::vector<float>& bias, const XSpec& x, bool rows,
-                                                     bool products, ThreadPool& pool) {
+                                                     bool products, Arena& arena, ThreadPool& pool) {
   auto weight = std::make_unique<CudaWeight>();
   weight->name = name;
   weight->format = w.format;
@@ -61,6 +61,7 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
   if (weight->takes_codes()) {
     DeviceMatmulOptions options;
     options.activation_group = x.group;
+    options.arena = &arena;
     LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, options));
     weight->kernel = weight->plan.kernel_name();
     weight->reason = weight->plan.reason();
@@ -69,7 +70,7 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     weight->kernel = weight->fp8.kernel_name();
     weight->reason = "fp8 activations: tensor cores of compute capability 9.0, elsewhere the CPU's order of sums";
   } else if (products && runs_halves(w, x)) {
-    LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, {.activation = Activation::kF32}));
+    LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, {.activation = Activation::kF32, .arena = &arena}));
     weight->kernel = weight->plan.kernel_name();
     weight->reason = about_halves(x.rounding.halves);
   } else if (products) {

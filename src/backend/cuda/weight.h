@@ -24,11 +24,11 @@ struct DeviceTable {
   int64_t row_bytes = 0, group = 0;
 };
 
-/// y = x W^T + bias; rows of the weight where it is an embedding. On the current device.
+/// y = x W^T + bias; rows of the weight where it is an embedding. On the current device, of which `arena` has slabs.
 struct CudaWeight final : Weight {
   static Result<std::unique_ptr<CudaWeight>> make(const std::string& name, const QTensor& w,
                                                   const std::vector<float>& bias, const XSpec& x, bool rows,
-                                                  bool products, ThreadPool& pool);
+                                                  bool products, Arena& arena, ThreadPool& pool);
   WeightInfo info() const override;
   bool takes_codes() const { return multiplies && activation == Activation::kInt8; }
   bool takes_fp8() const { return multiplies && activation == Activation::kFp8; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "base/checked.h"
 #include "kernels/cuda/gemm/dispatch/choose.h"
@@ -12,6 +13,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/parts.h"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda_row_products_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -61,7 +63,7 @@ GemmProblem problem_of(FormatId format, GemmActivation activation, const MatmulS
   p.m = s.m;
   p.x = place - reinterpret_cast<uintptr_t>(place) % 16 + 16;
   p.ldx = p.ldy = round_up(std::max<int64_t>(s.k, 1), 128);
-  p.x_scale_group_stride = s.x_groups ? 1 : 0;
+  p.x_scale_group_stride = s.x_groups ? 1 : 0, p.x_scale_row_stride = s.x_groups ? s.groups : 1;
   return p;
 }
 
@@ -130,15 +132,21 @@ Int8Workspace int8_workspace(const MatmulShape& s, Element x) {
   return at;
 }
 
+/// Of codes and scales.
+GemmProblem int8_problem(FormatId format, const Matmul& call) {
+  GemmProblem p = problem_of_call(format, GemmActivation::kInt8, call);
+  p.x_scale = call.x_scales;
+  p.x_scale_row_stride = call.x_groups ? call.w.groups : 1;
+  p.x_scale_group_stride = call.x_groups ? 1 : 0;
+  return p;
+}
+
 Status run_int8(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
   const MatmulShape shape = {
       call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
   const Int8Workspace at = int8_workspace(shape, call.x_element);
-  GemmProblem p = problem_of_call(format, GemmActivation::kInt8, call);
-  p.x_scale = call.x_scales;
-  p.x_scale_row_stride = call.x_groups ? w.groups : 1;
-  p.x_scale_group_stride = call.x_groups ? 1 : 0;
+  GemmProblem p = int8_problem(format, call);
   const int64_t per_scale = activation_groups_per_scale(shape);
   const int64_t group = w.groups > 1 ? w.group : std::max<int64_t>(w.k, 1);
   if (call.x_element != Element::kInt8) {
@@ -284,6 +292,50 @@ std::string tensor_instance_name(FormatId format, Activation activation, const M
   if (c.skinny) return kSkinnyName;
   if (c.wgmma == nullptr) return "sm80_128x64";
   return std::string(c.wgmma->name) + (c.split > 1 ? ", K in " + std::to_string(c.split) + " parts" : "");
+}
+
+// ---- Several products of the same rows
+
+namespace {
+
+/// One problem with the rows of all weights: it is as fast as they are together.
+Matmul all_rows(std::span<const Matmul> calls) {
+  Matmul all = calls.front();
+  all.w.n = 0;
+  for (const Matmul& call : calls) all.w.n += round_up(call.w.n, 32);
+  return all;
+}
+MatmulShape shape_of(const Matmul& call) {
+  const Weight& w = call.w;
+  return {call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
+}
+bool have_same_x(const Matmul& a, const Matmul& b) {
+  return a.x == b.x && a.x_scales == b.x_scales && a.m == b.m && a.ldx == b.ldx && a.w.k == b.w.k &&
+         a.w.groups_per_scale == b.w.groups_per_scale && a.y_element == b.y_element && a.w.offsets == nullptr &&
+         b.w.n > 0;
+}
+
+}  // namespace
+
+bool takes_row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
+  if (kernel.instance == nullptr || calls.size() < 2 || calls.size() > size_t{kMostRowProducts}) return false;
+  const Matmul& first = calls.front();
+  if (first.x_element != Element::kInt8 || first.m < 3 || activation_groups_per_scale(shape_of(first)) == 0)
+    return false;
+  for (const Matmul& call : calls)
+    if (!have_same_x(first, call)) return false;
+  const auto tile =
+      static_cast<ActivationGroupTile>(tensor_instance(kernel.format, Activation::kInt8, shape_of(all_rows(calls))));
+  return is_stream(tile);
+}
+
+Status row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
+  const MatmulShape shape = shape_of(all_rows(calls));
+  const auto tile = static_cast<ActivationGroupTile>(tensor_instance(kernel.format, Activation::kInt8, shape));
+  std::vector<GemmProblem> parts;
+  for (const Matmul& call : calls) parts.push_back(int8_problem(kernel.format, call));
+  return status_of(
+      gemm_activation_groups_stream(parts, activation_groups_per_scale(shape), tile, as_stream(calls.front().stream)));
 }
 
 // ---- Bits times bits

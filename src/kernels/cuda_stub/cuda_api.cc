@@ -13,6 +13,7 @@
 #include "kernels/cuda_operators_api.h"
 #include "kernels/cuda_packed_api.h"
 #include "kernels/cuda_product_api.h"
+#include "kernels/cuda_row_products_api.h"
 #include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/cuda_table_api.h"
@@ -88,6 +89,9 @@ Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { retu
 bool takes_step_products(const StepProducts&) { return false; }
 int64_t step_product_blocks(const StepProducts&) { return 0; }
 Status step_products(const StepProducts&) { return not_built(); }
+
+bool takes_row_products(const MatmulKernel&, std::span<const Matmul>) { return false; }
+Status row_products(const MatmulKernel&, std::span<const Matmul>) { return not_built(); }
 
 Status rotate_and_store(const StoreRows&) { return not_built(); }
 Status attend_pages(const AttendPages&) { return not_built(); }

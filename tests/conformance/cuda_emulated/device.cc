@@ -10,10 +10,12 @@
 #include <limits>
 #include <utility>
 
+#include "base/try.h"
 #include "format/formats.h"
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_product_api.h"
+#include "kernels/cuda_row_products_api.h"
 #include "kernels/kernel_name.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
@@ -172,6 +174,14 @@ std::vector<MatmulKernel> plain_kernels(TypeList<F...>) {
 const std::vector<MatmulKernel>& matmul_kernels() {
   static const std::vector<MatmulKernel> all = plain_kernels(RandomAccessFormatList{});
   return all;
+}
+
+bool takes_row_products(const MatmulKernel&, std::span<const Matmul> calls) {
+  return calls.size() > 1 && calls.front().m >= 3 && calls.front().x_groups;
+}
+Status row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
+  for (const Matmul& call : calls) LOWBIT_TRY(kernel.run(call));
+  return {};
 }
 
 bool takes_step_products(const StepProducts& call) {

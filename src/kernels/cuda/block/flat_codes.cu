@@ -13,15 +13,16 @@ namespace {
 using namespace block;  // NOLINT
 
 constexpr int kFlatThreads = 256, kFlatQuads = 4;  // of a thread: so many loads are under way
+constexpr int kFewBlocks = 256;                    // of threads with one quad: all of them run at once
 
-template <RowStart kStart>
+template <RowStart kStart, int kQuads>
 __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_constant__ RowCodes call, int64_t quads) {
   let_successor_start();
   wait_for_predecessor();
-  const int64_t first = int64_t{blockIdx.x} * (kFlatThreads * kFlatQuads) + threadIdx.x;
-  Quad x[kFlatQuads], other[kFlatQuads];
+  const int64_t first = int64_t{blockIdx.x} * (kFlatThreads * kQuads) + threadIdx.x;
+  Quad x[kQuads], other[kQuads];
 #pragma unroll
-  for (int i = 0; i < kFlatQuads; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     const int64_t at = first + i * kFlatThreads;
     x[i] = other[i] = {};
     if (at >= quads) continue;
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
     if constexpr (kStart != RowStart::kX) other[i] = load_quad(call.other + 4 * at);
   }
 #pragma unroll
-  for (int i = 0; i < kFlatQuads; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     const int64_t at = first + i * kFlatThreads;
     const Quad v = start_quad<kStart>(x[i], other[i]);
     const Quantizer q = quantizer_of(largest_of_neighbours<kCodeGroup / 4>(largest_of_quad(v)));
@@ -40,11 +41,16 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
   }
 }
 
+template <RowStart kStart, int kQuads>
+cudaError_t start_flat(const RowCodes& call, bool overlap) {
+  const int64_t quads = call.m * call.k / 4, of_block = kFlatThreads * kQuads;
+  return launch(flat_codes_all<kStart, kQuads>, dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)),
+                dim3(kFlatThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call, quads);
+}
 template <RowStart kStart>
 cudaError_t start_flat(const RowCodes& call, bool overlap) {
-  const int64_t quads = call.m * call.k / 4, of_block = kFlatThreads * kFlatQuads;
-  return launch(flat_codes_all<kStart>, dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)),
-                dim3(kFlatThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call, quads);
+  const bool few = call.m * call.k / 4 <= int64_t{kFewBlocks} * kFlatThreads;
+  return few ? start_flat<kStart, 1>(call, overlap) : start_flat<kStart, kFlatQuads>(call, overlap);
 }
 
 }  // namespace

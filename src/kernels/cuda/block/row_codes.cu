@@ -15,16 +15,23 @@ namespace {
 
 using namespace block;  // NOLINT
 
-constexpr int kRowQuads = 5;          // of a thread
-constexpr int kMostRowThreads = 512;  // of a row
-constexpr int kRowsOfABlock = 4;      // where a warp takes a row
+constexpr int kRowQuads = 5;           // of a thread, at most
+constexpr int kMostRowThreads = 1024;  // of a row
+constexpr int kRowsOfABlock = 4;       // where a warp takes a row
 constexpr int kRowWarps = kMostRowThreads / 32;
 
-/// Threads that take a row of k columns; 0: it is too long.
-int row_threads(int64_t k) {
-  for (const int threads : {32, 128, 256, kMostRowThreads})
-    if (k <= int64_t{4} * kRowQuads * threads) return threads;
-  return 0;
+/// Threads that take a row of k columns, and the quads of each; no threads: it is too long.
+struct RowShape {
+  int threads, quads;
+};
+/// Few rows leave most multiprocessors idle: then as many threads as there are quads take one.
+RowShape row_shape(int64_t k, bool few) {
+  if (few)
+    for (const int threads : {256, 512, kMostRowThreads})
+      if (k <= int64_t{4} * threads) return {threads, 1};
+  for (const int threads : {32, 128, 256, 512})
+    if (k <= int64_t{4} * kRowQuads * threads) return {threads, kRowQuads};
+  return {0, 0};
 }
 
 /// The norm's factor of a row in shared memory, in all threads of the row. Where they are a warp, all lanes work it
@@ -55,8 +62,9 @@ __device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t* of_w
 }
 
 /// `threads` of a block take a row; kWarp: 32, and a block has kRowsOfABlock rows.
-template <RowStart kStart, bool kWarp>
-__global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_constant__ RowCodes call, int threads) {
+template <RowStart kStart, bool kWarp, int kQuads>
+__global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
+    row_codes_all(const __grid_constant__ RowCodes call, int threads) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   let_successor_start();
   const int within = kWarp ? static_cast<int>(threadIdx.x) / 32 : 0, k = static_cast<int>(call.k);
@@ -66,9 +74,9 @@ __global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_co
   auto* const row = reinterpret_cast<float*>(bytes) + within * k;
   auto* const of_warps = reinterpret_cast<uint32_t*>(row + k);  // no block has a row's threads and two rows
   float& factor = *reinterpret_cast<float*>(of_warps + kRowWarps);
-  Quad norm[kRowQuads], v[kRowQuads];
+  Quad norm[kQuads], v[kQuads];
 #pragma unroll
-  for (int i = 0; i < kRowQuads; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     const int column = 4 * (i * threads + thread);
     norm[i] = {};
     if (call.norm != nullptr && column < k) norm[i] = load_quad(call.norm + column);
@@ -76,7 +84,7 @@ __global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_co
   wait_for_predecessor();
   float* const x = call.x + at * k;
 #pragma unroll
-  for (int i = 0; i < kRowQuads; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     const int column = 4 * (i * threads + thread);
     v[i] = {};
     if (column >= k) continue;
@@ -88,21 +96,21 @@ __global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_co
   if (call.norm != nullptr) {
     const float by = factor_of<kWarp>(row, k, call.eps, factor);
 #pragma unroll
-    for (int i = 0; i < kRowQuads; ++i)
+    for (int i = 0; i < kQuads; ++i)
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[i].v[j] = __fmul_rn(__fmul_rn(v[i].v[j], by), norm[i].v[j]);
   }
   const bool whole = call.group == 0;
   uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < kRowQuads; ++i)
+  for (int i = 0; i < kQuads; ++i)
     if (whole && 4 * (i * threads + thread) < k) most = max(most, largest_of_quad(v[i]));
   Quantizer q{};
   if (whole) q = quantizer_of(largest_of_row<kWarp>(most, of_warps, threads));
   const int groups = whole ? 1 : (k + kCodeGroup - 1) / kCodeGroup, ldq = static_cast<int>(call.ldq);
   auto* const codes = reinterpret_cast<uint32_t*>(call.codes + at * call.ldq);
 #pragma unroll
-  for (int i = 0; i < kRowQuads; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     const int column = 4 * (i * threads + thread);
     if (!whole) q = quantizer_of(largest_of_neighbours<kCodeGroup / 4>(column < k ? largest_of_quad(v[i]) : 0));
     if (column >= ldq) continue;
@@ -110,15 +118,17 @@ __global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_co
     if (!whole && column % kCodeGroup == 0 && column < k) call.scales[at * groups + column / kCodeGroup] = q.scale;
   }
   if (whole && thread == 0) call.scales[at] = q.scale;
-  for (int column = 4 * (kRowQuads * threads + thread); column < ldq; column += 4 * threads) codes[column / 4] = 0;
+  for (int column = 4 * (kQuads * threads + thread); column < ldq; column += 4 * threads) codes[column / 4] = 0;
 }
 
 template <RowStart kStart>
 cudaError_t start_rows(const RowCodes& call, const Device& device) {
-  const int threads = row_threads(call.k);
+  const auto [threads, quads] = row_shape(call.k, 2 * call.m <= device.processors);
   const bool warp = threads == 32;
   const int64_t rows = warp ? kRowsOfABlock : 1, shared = 4 * (rows * call.k + (warp ? 0 : kRowWarps + 1));
-  auto* const kernel = warp ? &row_codes_all<kStart, true> : &row_codes_all<kStart, false>;
+  auto* const kernel = warp         ? &row_codes_all<kStart, true, kRowQuads>
+                       : quads == 1 ? &row_codes_all<kStart, false, 1>
+                                    : &row_codes_all<kStart, false, kRowQuads>;
   auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
   if (e != cudaSuccess) return e;
   return launch(kernel, dim3(static_cast<unsigned>((call.m + rows - 1) / rows)),
@@ -149,7 +159,7 @@ bool is_flat(const RowCodes& call) {
 bool takes_row_codes(const RowCodes& call) {
   if (call.k <= 0 || call.k % 4 != 0 || call.ldq % 4 != 0 || (call.group != kCodeGroup && call.group != 0))
     return false;
-  return is_flat(call) || row_threads(call.k) > 0;
+  return is_flat(call) || row_shape(call.k, false).threads > 0;
 }
 
 Status row_codes(const RowCodes& call) {

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <memory>
+#include <vector>
 
 #include "kernels/cuda/gemm/dispatch/choose.h"
 #include "kernels/cuda/gemm/primitives/running_arch.h"
@@ -224,6 +226,50 @@ void run_activation_groups(Tally& tally) {
     }
 }
 
+/// Streams of weights: every tile, blocks with several tiles, K beyond what stays in shared memory, and up to three
+/// weights in one launch, which gives the bits of a launch for each.
+void run_streams(Tally& tally) {
+  static const ActivationGroupTile kTiles[] = {ActivationGroupTile::kStream16x16, ActivationGroupTile::kStream32x16,
+                                               ActivationGroupTile::kStream16x32, ActivationGroupTile::kStream32x32};
+  GemmCase c;
+  c.format = FormatId::kInt4, c.group = kActivationGroupColumns, c.x_groups = true;
+  c.per_scale = below(2) == 0 ? 2 : 4, c.output = GemmOutput(below(3));
+  c.m = 1 + below(32), c.k = 128 * (1 + below(below(4) == 0 ? 130 : 40));
+  c.bias = below(2) == 0, c.extremes = below(8) == 0, c.y_pad = below(3);
+  std::vector<std::unique_ptr<CaseData>> data;
+  std::vector<std::vector<uint8_t>> wanted;
+  std::vector<GemmProblem> parts;
+  for (int i = 0; i < 1 + below(3); ++i) {
+    c.n = 1 + below(below(6) == 0 ? 9000 : 300);
+    data.push_back(std::make_unique<CaseData>(c, state, 1));
+    parts.push_back(data.back()->problem());
+    parts.back().x = parts.front().x, parts.back().x_scale = parts.front().x_scale;
+    data.back()->poison();
+    if (gemm_activation_groups_as(parts.back(), c.per_scale, ActivationGroupTile::k64x32, nullptr) != GemmStatus::kOk)
+      ++tally.failures;
+    wanted.push_back(data.back()->output());
+  }
+  ++tally.cases;
+  for (const ActivationGroupTile tile : kTiles)
+    for (int launch = 0; launch < 4; ++launch) {
+      for (const auto& one : data)
+        if (launch < 2) one->poison();
+      for (GemmProblem& p : parts) p.overlap_previous = launch > 0;
+      const GemmStatus status = gemm_activation_groups_stream(parts, c.per_scale, tile, nullptr);
+      if (status == GemmStatus::kUnsupported) break;
+      if (launch == 1 || launch == 2) continue;
+      const cudaError_t e = cudaDeviceSynchronize();
+      ++tally.launches, ++tally.by_kernel[2];
+      bool right = status == GemmStatus::kOk && e == cudaSuccess;
+      for (size_t i = 0; right && i < data.size(); ++i) right = data[i]->output() == wanted[i];
+      if (right) continue;
+      ++tally.failures;
+      std::printf("FAIL %s, %zu weights: %s: other bits\n", c.text().c_str(), data.size(),
+                  kActivationGroupTileNames[size_t(tile)]);
+      if (e != cudaSuccess) std::exit(2);
+    }
+}
+
 int refusals() {
   int wrong = 0;
   auto expect = [&](const char* what, GemmProblem p, GemmStatus status) {
@@ -270,6 +316,7 @@ int main(int argc, char** argv) {
   const clock_t begin = clock();
   for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i) {
     run_activation_groups(tally);
+    run_streams(tally);
     if (only_activation_groups) continue;
     run_case(random_case(), state, i % 2 == 0, arch, tally);
     if (i % 32 == 0 && arch == 90) run_many_tiles(tally);

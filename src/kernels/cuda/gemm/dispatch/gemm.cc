@@ -1,4 +1,4 @@
-// Checks a problem, works out its sizes, makes the tensor map of x and launches. Nothing here allocates or waits.
+// Launches a problem by the kernel that was chosen. Nothing here allocates or waits.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -6,8 +6,7 @@
 #include <atomic>
 
 #include "kernels/cuda/gemm/dispatch/choose.h"
-#include "kernels/cuda/gemm/primitives/running_arch.h"
-#include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/dispatch/launch.h"
 #include "kernels/cuda/gemm/schedule/mma_kernel.h"
 #include "kernels/cuda/gemm/schedule/skinny.h"
 #include "kernels/cuda/gemm/schedule/split_k.h"
@@ -16,89 +15,12 @@
 
 namespace lowbit::cuda {
 
+using namespace gemm_launch;  // NOLINT
+
 namespace {
 
-constexpr int64_t kMaxSize = int64_t(1) << 30;  // of m, n, k: indices inside a kernel are int
-constexpr int64_t kMaxIntegerGroup = 131072;    // kernels/api.h: sums of a group are exact
+constexpr int64_t kMaxIntegerGroup = 131072;  // kernels/api.h: sums of a group are exact
 constexpr int64_t kManyWaves = 8;
-constexpr int64_t kTileRowLimit = int64_t(1) << 31;  // tiles of a launch
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-bool is_integer(GemmActivation a) { return a == GemmActivation::kInt8 || a == GemmActivation::kBit; }
-int64_t x_bytes(GemmActivation a) { return is_integer(a) ? 1 : 2; }
-int64_t pack_k(GemmActivation a) { return 128 / x_bytes(a); }
-/// Elements of a row as kernels see them: eight bits are one.
-int64_t elements(const GemmWeights& w) { return w.activation == GemmActivation::kBit ? ceil_div(w.k, 8) : w.k; }
-int64_t group_of(const GemmWeights& w) { return w.group <= 0 || w.group >= w.k ? elements(w) : w.group; }
-int64_t row_bytes_of(const GemmProblem& p) {
-  return p.w.activation == GemmActivation::kBit ? p.ldx / 8 : p.ldx * x_bytes(p.w.activation);
-}
-
-GemmStatus check(const GemmProblem& p) {
-  if (p.m < 0 || p.w.n < 0 || p.w.k < 0 || p.ldx < p.w.k || p.ldy < p.w.n) return GemmStatus::kInvalidArgument;
-  if (p.m > kMaxSize || p.w.n > kMaxSize || p.w.k > kMaxSize) return GemmStatus::kUnsupported;
-  if (p.m == 0 || p.w.n == 0) return GemmStatus::kOk;
-  if (p.y == nullptr || p.w.scales == nullptr) return GemmStatus::kInvalidArgument;
-  if (p.w.k > 0 && (p.x == nullptr || p.w.tiles == nullptr)) return GemmStatus::kInvalidArgument;
-  if (reinterpret_cast<uintptr_t>(p.w.tiles) % 16 != 0 || reinterpret_cast<uintptr_t>(p.w.scales) % 16 != 0)
-    return GemmStatus::kInvalidArgument;
-  if (is_integer(p.w.activation) && p.x_scale == nullptr) return GemmStatus::kInvalidArgument;
-  if (p.w.activation == GemmActivation::kBit &&
-      (p.w.bit_terms == nullptr || p.x_bit_terms == nullptr || p.ldx % 8 != 0))
-    return GemmStatus::kInvalidArgument;
-  if (p.w.offsets != nullptr && p.x_sums == nullptr) return GemmStatus::kInvalidArgument;
-  return GemmStatus::kOk;
-}
-
-/// Tokens of a band of tiles (tile_at()). What a wave reads from memory is least where its tokens and its rows of
-/// weights are as many bytes: wide weights want high bands. 8192^3 with 8 bits 1398 -> 1415 TOP/s, since memory takes
-/// power too.
-int band_rows(const GemmProblem& p) {
-  const int bits = stored_width(stored_bits(p.w.format, p.w.activation).bits);
-  return !is_integer(p.w.activation) || bits <= 2 ? 1024 : bits == 4 ? 1536 : 2048;
-}
-
-GemmArgs make_args(const GemmProblem& p, int bm, int tile_packs, int split) {
-  const GemmActivation a = p.w.activation;
-  GemmArgs args{};
-  args.tiles = static_cast<const uint8_t*>(p.w.tiles);
-  args.scales = p.w.scales, args.offsets = p.w.offsets;
-  args.x = p.x, args.x_row_bytes = row_bytes_of(p);
-  args.x_scale = p.x_scale, args.x_scale_row = p.x_scale_row_stride, args.x_scale_group = p.x_scale_group_stride;
-  args.x_sums = p.x_sums, args.w_terms = p.w.bit_terms, args.x_terms = p.x_bit_terms, args.bias = p.bias;
-  args.y = p.y, args.ldy = p.ldy;
-  args.m = int(p.m), args.n = int(p.w.n), args.k = int(elements(p.w)), args.n_padded = int(padded_rows(p.w.n));
-  args.output = int(p.output);
-  const int64_t pair_bytes = p.output == GemmOutput::kF32 ? 8 : 4;
-  args.pairs = p.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % uintptr_t(pair_bytes) == 0;
-  // A box is cut at whole 16 bytes: where n is no multiple of 8, elements behind a row of y were overwritten.
-  args.boxes =
-      p.output != GemmOutput::kF32 && p.w.n % 8 == 0 && p.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
-  args.group = int(std::max<int64_t>(1, group_of(p.w))), args.groups = int(group_count(p.w));
-  const int zero = stored_bits(p.w.format, a).zero;
-  // 1024 + zero in f16, 128 + zero in bf16: both count in ones there.
-  args.half_zero = (a == GemmActivation::kF16 ? 0x6400u + unsigned(zero) : 0x4300u + unsigned(zero)) * 0x10001u;
-  args.packs = int(padded_rows(p.w.n) / kPackRows), args.k_blocks = int(ceil_div(elements(p.w), pack_k(a)));
-  args.m_tiles = int(ceil_div(p.m, bm)), args.n_tiles = int(ceil_div(args.packs, tile_packs));
-  args.band = std::max(1, band_rows(p) / bm);
-  args.split = split;
-  const int64_t step = args.groups > 1 ? std::max<int64_t>(1, args.group / pack_k(a)) : 1;
-  args.split_blocks = int(ceil_div(ceil_div(args.k_blocks, split), step) * step);
-  args.x_aligned = reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && args.x_row_bytes % 16 == 0;
-  return args;
-}
-
-/// Boxes of `bm` rows by 128 bytes of x, zeros outside.
-bool make_map(const GemmProblem& p, int bm, CUtensorMap* map) {
-  const bool int8 = is_integer(p.w.activation);
-  const cuuint64_t sizes[2] = {cuuint64_t(elements(p.w)), cuuint64_t(p.m)}, strides[1] = {cuuint64_t(row_bytes_of(p))};
-  const cuuint32_t box[2] = {cuuint32_t(pack_k(p.w.activation)), cuuint32_t(bm)}, steps[2] = {1, 1};
-  return encode_tiled() != nullptr &&
-         encode_tiled()(map, int8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
-                        const_cast<void*>(p.x), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
 
 /// Boxes of `bm` rows by 128 bytes of y, 16-bit elements.
 bool make_y_map(const GemmProblem& p, int bm, CUtensorMap* map) {
@@ -124,25 +46,6 @@ bool make_slab_map(const GemmProblem& p, int blocks, CUtensorMap* map) {
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-struct Device {
-  int id = -1, arch = 0, processors = 0, shared = 0;
-};
-Device current_device() {
-  thread_local Device known;
-  int id = 0;
-  Device d;
-  if (cudaGetDevice(&id) != cudaSuccess) return d;
-  if (known.id == id) return known;
-  d.id = id;
-  cudaDeviceGetAttribute(&d.processors, cudaDevAttrMultiProcessorCount, id);
-  cudaDeviceGetAttribute(&d.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  d.arch = running_arch();
-  known = d;
-  return d;
-}
-
-GemmStatus launched(cudaError_t e) { return e == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError; }
-
 GemmStatus launch_mma(const GemmProblem& p, cudaStream_t stream) {
   const MmaKernel* kernel = find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits);
   if (kernel == nullptr) return GemmStatus::kUnsupported;
@@ -151,48 +54,6 @@ GemmStatus launch_mma(const GemmProblem& p, cudaStream_t stream) {
   if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
   void* list[] = {&args};
   return launched(cudaLaunchKernel(kernel->function, dim3(unsigned(tiles)), dim3(kMmaThreads), list, 0, stream));
-}
-
-GemmStatus launch_activation_groups(const GemmProblem& p, int64_t per_scale, ActivationGroupTile tile,
-                                    const Device& device, cudaStream_t stream) {
-  ActivationGroupArgs args{make_args(p, 1, 1, 1), 0, 0, 0};
-  args.per_scale = int(std::clamp<int64_t>(per_scale, 1, args.groups));
-  args.weight_groups = int(ceil_div(args.groups, args.per_scale));
-  if (tile == ActivationGroupTile::kSkinny) cut_activation_groups_skinny(args);
-  const ActivationGroupKernel* kernel =
-      find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
-  if (kernel == nullptr || args.k == 0) return GemmStatus::kUnsupported;
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.stream = stream, config.attrs = &attribute;
-  const bool skinny = tile == ActivationGroupTile::kSkinny;
-  const int shared = skinny ? ActivationGroupSkinnyOffsets(args).bytes : kernel->shared_bytes;
-  const int64_t rows = skinny ? 16 : kernel->rows, tokens = skinny ? kActivationGroupSkinnyTokens : kernel->tokens;
-  if (shared > device.shared) return GemmStatus::kUnsupported;
-  if (cudaError_t e = cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           skinny ? device.shared : shared);
-      e != cudaSuccess)
-    return launched(e);
-  args.m_tiles = int(ceil_div(p.m, tokens)), args.n_tiles = int(ceil_div(p.w.n, rows));
-  args.band = std::max<int>(1, band_rows(p) / int(tokens));
-  const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
-  if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
-  const bool wgmma = tile >= ActivationGroupTile::kWgmma128x64;
-  CUtensorMap map;
-  if (wgmma && (!has_wgmma_activation_groups(device.arch) || !args.x_aligned || args.offsets != nullptr))
-    return GemmStatus::kUnsupported;
-  if (wgmma && !make_map(p, int(tokens), &map)) return GemmStatus::kCudaError;
-  config.gridDim = tile < ActivationGroupTile::k64x32
-                       ? dim3(unsigned(args.n_tiles), unsigned(args.m_tiles))
-                       : dim3(unsigned(wgmma ? std::min<int64_t>(tiles, device.processors) : tiles));
-  config.blockDim =
-      dim3(unsigned(skinny ? activation_group_skinny_threads(args) : kernel->threads + (wgmma ? 128 : 0)));
-  config.dynamicSmemBytes = size_t(shared);
-  config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
-  void *list[] = {&args}, *with_map[] = {&map, &args};
-  return launched(cudaLaunchKernelExC(&config, kernel->function, wgmma ? with_map : list));
 }
 
 GemmStatus launch_skinny(const GemmProblem& p, const Device& device, cudaStream_t stream) {
@@ -406,14 +267,6 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
   if (is_warp_specialized(*choice.wgmma)) return launch_warp_specialized(p, choice, stream);
   return is_split_k(*choice.wgmma) ? launch_split_k(p, choice, device.processors, stream)
                                    : launch_wgmma(p, choice, device.processors, stream);
-}
-
-GemmStatus gemm_activation_groups_as(const GemmProblem& p, int64_t per_scale, ActivationGroupTile tile,
-                                     cudaStream_t stream) {
-  if (const GemmStatus s = check(p); s != GemmStatus::kOk) return s;
-  const Device device = current_device();
-  if (p.w.group != kActivationGroupColumns || !supports(p, device.arch)) return GemmStatus::kUnsupported;
-  return p.m == 0 || p.w.n == 0 ? GemmStatus::kOk : launch_activation_groups(p, per_scale, tile, device, stream);
 }
 
 bool can_run_skinny(const GemmProblem& p, int processors, int device_shared) {

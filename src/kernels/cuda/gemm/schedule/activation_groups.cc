@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/cuda/gemm/schedule/activation_group_stream.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
 
 namespace lowbit::cuda {
@@ -29,6 +30,10 @@ constexpr Microseconds kMicroseconds[][3] = {
     {{11.3, 11}, {15, 14.7}, {22, 21}},     // kSplit64x16
     {{24.5, 12.4}, {27, 14}, {34, 18}},     // kSplit32x32
     {{29, 16}, {27.8, 27}, {36.6, 36.8}},   // kSplit64x32
+    {{4.1, 2.7}, {4.5, 2.9}, {}},           // kStream16x16
+    {{4.5, 3.9}, {4.5, 4}, {}},             // kStream32x16
+    {{5.1, 3.9}, {5.5, 4.2}, {}},           // kStream16x32
+    {{6.5, 5.9}, {7, 6.2}, {}},             // kStream32x32
     {{35, 9.7}, {41, 10.5}, {45, 13}},      // k64x32
     {{50, 29.7}, {50, 31.4}, {64, 47}},     // k128x64
     {{30.5, 29.5}, {32, 31.3}, {36, 35}},   // kWgmma128x64
@@ -42,7 +47,22 @@ const ActivationGroupKernel* kernels_of(int bits) {
                      : nullptr;
 }
 
+const ActivationGroupKernel* find_stream_kernel([[maybe_unused]] int bits, [[maybe_unused]] ActivationGroupTile tile,
+                                                [[maybe_unused]] int per_scale) {
+#if defined(LOWBIT_WGMMA)
+  for (const ActivationGroupStreamKernel& k : kActivationGroupStreams)
+    if (k.bits == bits && k.kernel.tile == tile && k.kernel.per_scale == per_scale) return &k.kernel;
+#endif
+  return nullptr;
+}
+
 }  // namespace
+
+bool can_stream(const GemmProblem& p, int tokens) {
+  return p.m <= tokens && p.w.k > 0 && p.w.k % 128 == 0 && p.w.offsets == nullptr && p.x_scale_group_stride == 1 &&
+         p.ldx % 16 == 0 && p.x_scale_row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(p.x_scale) % 16 == 0;
+}
 
 bool has_wgmma_activation_groups([[maybe_unused]] int arch) {
 #if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
@@ -54,6 +74,7 @@ bool has_wgmma_activation_groups([[maybe_unused]] int arch) {
 
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args) {
+  if (is_stream(tile)) return find_stream_kernel(bits, tile, args.per_scale);
   const ActivationGroupKernel* const all = kernels_of(bits);
   if (all == nullptr) return nullptr;
   const int wanted = tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale;
@@ -103,6 +124,7 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
     if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
+    if (is_stream(tile) && (arch != 90 || !can_stream(p, kernel->tokens))) continue;
     if (tile >= ActivationGroupTile::kWgmma128x64 && (!has_wgmma_activation_groups(arch) || p.w.offsets != nullptr))
       continue;
     consider(tile, kernel->rows, kernel->tokens);

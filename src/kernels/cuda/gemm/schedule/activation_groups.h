@@ -4,6 +4,7 @@
 // gemm_activation_groups_split.cuh, gemm_activation_groups_skinny.cuh).
 
 #include <cstdint>
+#include <span>
 
 #include "base/isa.h"
 #include "kernels/cuda/gemm/gemm.h"
@@ -30,6 +31,10 @@ enum class ActivationGroupTile : uint8_t {
   kSplit64x16,
   kSplit32x32,
   kSplit64x32,
+  kStream16x16,  // sm_90: rows of weights that stay in shared memory until they are read, can_stream()
+  kStream32x16,
+  kStream16x32,
+  kStream32x32,
   k64x32,
   k128x64,
   kWgmma128x64,  // from here on: sm_90a; x with rows at multiples of 16 bytes, no offsets
@@ -43,11 +48,21 @@ inline constexpr const char* kActivationGroupTileNames[] = {
     "segments_64x16",
     "segments_32x32",
     "segments_64x32",
+    "segments_16x16_stream",
+    "segments_32x16_stream",
+    "segments_16x32_stream",
+    "segments_32x32_stream",
     "segments_64x32_deep",
     "segments_128x64_deep",
     "segments_128x64_wgmma",
     "segments_128x128_wgmma",
 };
+
+constexpr bool is_stream(ActivationGroupTile tile) {
+  return tile >= ActivationGroupTile::kStream16x16 && tile <= ActivationGroupTile::kStream32x32;
+}
+/// Whether the kernels of a stream read such x and weights, for up to `tokens` of x.
+bool can_stream(const GemmProblem& problem, int tokens);
 
 struct ActivationGroupKernel {
   ActivationGroupTile tile;
@@ -78,6 +93,10 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t
 /// x_sums are the sums over a group of the weights of sums times scales of x, [m, groups of the weights].
 GemmStatus gemm_activation_groups_as(const GemmProblem& problem, int64_t per_scale, ActivationGroupTile tile,
                                      CUstream_st* stream);
+
+/// Products of the same x by a tile of a stream, in one launch: what gemm_activation_groups_as() makes of each.
+GemmStatus gemm_activation_groups_stream(std::span<const GemmProblem> parts, int64_t per_scale,
+                                         ActivationGroupTile tile, CUstream_st* stream);
 
 /// Offsets in the shared memory of gemm_activation_groups_skinny(): scales [groups][16], results [slots][m][16].
 struct ActivationGroupSkinnyOffsets {

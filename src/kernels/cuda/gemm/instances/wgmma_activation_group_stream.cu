@@ -1,0 +1,25 @@
+// Instances of the stream of weights for scales of x per activation group.
+#include "kernels/cuda/gemm/mainloop/gemm_activation_groups_stream.cuh"
+
+namespace lowbit::cuda {
+namespace {
+
+template <int Bits, int PerScale, int RowTiles, int Pairs>
+ActivationGroupStreamKernel instance(ActivationGroupTile name) {
+  using S = ActivationGroupStreamOf<Bits, PerScale, RowTiles, Pairs>;
+  return {Bits,
+          {name, PerScale, S::kRows, S::kTokens, S::kThreads, S::kXAt,
+           reinterpret_cast<const void*>(&gemm_activation_groups_stream<S>)}};
+}
+
+}  // namespace
+
+#define LOWBIT_STREAM(BITS, PER_SCALE)                                    \
+  instance<BITS, PER_SCALE, 1, 1>(ActivationGroupTile::kStream16x16),     \
+      instance<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::kStream32x16), \
+      instance<BITS, PER_SCALE, 1, 2>(ActivationGroupTile::kStream16x32), \
+      instance<BITS, PER_SCALE, 2, 2>(ActivationGroupTile::kStream32x32)
+const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances] = {LOWBIT_STREAM(4, 4),
+                                                                               LOWBIT_STREAM(4, 2)};
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,21 @@
+#pragma once
+// The contract between backend/cuda/ and products of several rows: several weights of the same codes in one launch.
+// kernels/cuda/tensor_matmul.cc implements it, kernels/cuda_stub/ stands in for it.
+//
+// Numerics: docs/numerics.md: the bits of MatmulKernel::run() for each.
+
+#include <span>
+
+#include "kernels/cuda_api.h"
+
+namespace lowbit::cuda {
+
+inline constexpr int kMostRowProducts = 3;
+
+/// Whether row_products() takes weights that `kernel` has made: 3 to 32 rows of the same int8 codes with a scale per 32
+/// columns, on compute capability 9.0, and no offsets. A launch of its own for each is right wherever it says no.
+bool takes_row_products(const MatmulKernel& kernel, std::span<const Matmul> calls);
+/// Enqueues them. Errors: what CUDA says.
+Status row_products(const MatmulKernel& kernel, std::span<const Matmul> calls);
+
+}  // namespace lowbit::cuda
