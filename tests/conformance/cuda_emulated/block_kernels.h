@@ -51,6 +51,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/norm_codes.cu"
 #include "kernels/cuda/block/pack_pages.cu"
 #include "kernels/cuda/block/row_codes.cu"
+#include "kernels/cuda/block/exact_products.cu"
 #include "kernels/cuda/block/sample.cu"
 // Behind it: both are on sample.cuh.
 #include "kernels/cuda/block/logprobs.cu"
