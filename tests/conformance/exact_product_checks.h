@@ -35,7 +35,7 @@ float exact_product_value(Rng& rng, const ExactProductCase& c, std::vector<uint8
 
 /// A row as it is multiplied, and with codes its scales.
 std::vector<float> exact_product_x(const ExactProductCase& c, std::vector<float> row, const std::vector<float>& norm,
-                                 std::vector<float>& scales) {
+                                   std::vector<float>& scales) {
   if (c.norm) ref_table().vector->rms_norm(row.data(), norm.data(), c.k, 1e-5f, row.data());
   for (int64_t first = 0; first < c.k; first += 128) {
     const auto begin = row.begin() + first, end = row.begin() + std::min(c.k, first + 128);

@@ -10,8 +10,9 @@ namespace lowbit {
 /// Beyond so many weights the tensor cores that take three tokens and more in fp8 are faster.
 constexpr int64_t kMostWeightsOfFp8Tokens = int64_t{8} << 20;
 
-Result<bool> CudaProgram::multiply_exact_products(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
-                                                cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const {
+Result<bool> CudaProgram::multiply_exact_products(const Compiled& c, const StepInput& in,
+                                                  std::span<const StepPart> parts, cuda::ProductEnd end, int64_t m,
+                                                  CudaWorkspace& work) const {
   const CudaWeight& front = *parts.front().weight;
   if (m > cuda::kMostStepRows || parts.size() > size_t{cuda::kMostStepProducts} || in.hadamard > 0 ||
       (in.tap >= 0 && work.observer_))

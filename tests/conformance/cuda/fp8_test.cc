@@ -67,6 +67,22 @@ TEST(CudaFp8, GemmOnHalves) {
   }
 }
 
+/// What compute capability 8.9 multiplies with.
+TEST(CudaFp8, GemmOnE4m3) {
+  LOWBIT_NEEDS_GPU();
+  const auto product = [](const Fp8Gemm& g) { return cuda::gemm_fp8_on_e4m3(g, {}, nullptr); };
+  if (!product(Fp8Gemm())) GTEST_SKIP() << "no tensor cores on E4M3";
+  for (uint64_t i = 0; i < 500; ++i) {
+    Rng rng(i, 10);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    const int64_t rows = 1 + below(i % 2 == 0 ? 40 : 300), k = i % 20 == 0 ? 64 + below(8257) : 1 + below(1500);
+    check_gemm({rows, 1 + below(500), k, 64 * (1 + below(3)), Fp8Element(below(3)), below(2) == 0, below(2) == 0,
+                below(2) == 0},
+               i, false, 1e-3, product);
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// Groups of rows in both forms, empty ones and rows of no group among them. `wide`: rows that begin at multiples of 16
 /// bytes, which tensor cores of compute capability 9.0 take as they are.
 void check_groups(uint64_t seed, bool wide, double tolerance) {

@@ -15,7 +15,8 @@ using namespace block;  // NOLINT
 bool gates_pairs(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 
 /// The scale of a lane's row of a tile of the set. Behind the last row or tile it does not matter.
-__device__ __forceinline__ float exact_product_scale(const ExactProductArgs& a, int set, const ExactProductPlace& group) {
+__device__ __forceinline__ float exact_product_scale(const ExactProductArgs& a, int set,
+                                                     const ExactProductPlace& group) {
   const ExactProductTile tile = exact_product_tile(a, min(set * a.tiles_of_set + group.which, a.tiles - 1));
   const ExactProductPart& part = a.part[tile.part];
   if (part.scales == nullptr) return 1.0f;
@@ -26,8 +27,8 @@ __device__ __forceinline__ float exact_product_scale(const ExactProductArgs& a, 
 
 /// An output before its bias: the groups' sums, in order.
 template <int kM>
-__device__ __forceinline__ float add_groups(const ExactProductArgs& a, const uint8_t* shared, int buffer, int tile, int m,
-                                            int r) {
+__device__ __forceinline__ float add_groups(const ExactProductArgs& a, const uint8_t* shared, int buffer, int tile,
+                                            int m, int r) {
   const int at = (buffer * a.tiles_of_set + tile) * a.groups;
   const auto* const sums = reinterpret_cast<const float*>(shared + a.results_at) + (at * kM + m) * kRowsOfTile + r;
   const auto* const scales = reinterpret_cast<const float*>(shared + a.scales_at) + at * kRowsOfTile + r;
@@ -69,8 +70,8 @@ __device__ __forceinline__ float bias_at(const ExactProductPart& part, int n) {
 
 /// The outputs of a set; `before` and `bias` are those of a thread's first one.
 template <int kM>
-__device__ __forceinline__ void store_exact_products(const ExactProductArgs& a, const uint8_t* shared, int buffer, int set,
-                                                   float before, float bias) {
+__device__ __forceinline__ void store_exact_products(const ExactProductArgs& a, const uint8_t* shared, int buffer,
+                                                     int set, float before, float bias) {
   const bool pairs = a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu;
   const int count = a.tiles_of_set / (pairs ? 2 : 1) * a.m, own = static_cast<int>(threadIdx.x) / 32;
   for (int i = own; i < count; i += a.warps) {

@@ -58,7 +58,9 @@ struct ExactProductCursor {
   __device__ __forceinline__ ExactProductCursor(const ExactProductArgs& a, int warp)
       : share(warp, a.shares), start(share), step(a.warps, a.shares), set(static_cast<int>(blockIdx.x)) {}
   __device__ __forceinline__ int tile(const ExactProductArgs& a) const { return set * a.tiles_of_set + share.which; }
-  __device__ __forceinline__ int first(const ExactProductArgs& a) const { return share.within * a.share_pieces + piece; }
+  __device__ __forceinline__ int first(const ExactProductArgs& a) const {
+    return share.within * a.share_pieces + piece;
+  }
   /// Pieces of the stage.
   __device__ __forceinline__ int count(const ExactProductArgs& a) const {
     return min(kStagePieces, min(a.share_pieces - piece, a.pieces - first(a)));
@@ -109,7 +111,8 @@ __device__ __forceinline__ void wait_for_exact_product_stage(int stages) {
 
 /// Starts the copies of a stage. Rows that are not there are the last one: nobody stores their sums. All lanes copy,
 /// pieces that nobody reads, too: they stay together, and so do the copies that they wait for.
-__device__ __forceinline__ void copy_exact_products(const ExactProductArgs& a, const ExactProductCursor& at, uint8_t* stage) {
+__device__ __forceinline__ void copy_exact_products(const ExactProductArgs& a, const ExactProductCursor& at,
+                                                    uint8_t* stage) {
   const int lane = static_cast<int>(threadIdx.x) % 32, piece = lane % kStagePieces, row = lane / kStagePieces;
   const ExactProductTile tile = exact_product_tile(a, min(at.tile(a), a.tiles - 1));
   const ExactProductPart& part = a.part[tile.part];

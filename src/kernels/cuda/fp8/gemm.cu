@@ -122,4 +122,17 @@ Status grouped_gemm_fp8(const Fp8Gemm& operands, const Fp8Groups& groups, void* 
               "scales of b for " + std::to_string(operands.b_rows) + " rows", "for multiples of 64 rows, such as 128");
 }
 
+Status gemm_fp8_on_e4m3(const Fp8Gemm& operands, const Fp8Groups& groups, void* stream) {
+  constexpr int kFirstWithE4m3 = 89;
+  Device device;
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "fp8 product");
+  if (device.arch < kFirstWithE4m3 || operands.b_rows % kMmaScaleRows != 0)
+    return fail(ErrorCode::kUnsupported, "fp8 product by mma.sync on E4M3",
+                "compute capability " + std::to_string(device.arch) + ", scales of b for " +
+                    std::to_string(operands.b_rows) + " rows",
+                "89 or higher, multiples of 64 rows");
+  return check_cuda(fp8::launch_mma_e4m3({operands, nullptr}, groups, device, static_cast<cudaStream_t>(stream)),
+                    "fp8 product");
+}
+
 }  // namespace lowbit::cuda
