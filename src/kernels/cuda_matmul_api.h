@@ -70,6 +70,7 @@ struct ExactProducts {
   int64_t ldcodes = 0, scale_row = 0, scale_block = 0;
   ProductEnd end = ProductEnd::kStore;
   Element y_element = Element::kF32;  // not int8; f32 unless it is kStore
+  bool new_weights = false;           // work before it on the stream may write weights or scales: none is read early
   void* stream = nullptr;
 };
 /// One to kMostStepRows tokens; groups of whole 16 bytes of values, of 128 columns with kE4m3; values at multiples

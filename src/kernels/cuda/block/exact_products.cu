@@ -325,10 +325,10 @@ Status exact_products(const ExactProducts& call) {
   auto* const kernel = exact_product_kernel(call.type, row_slots(call.m));
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess)
     return check_cuda(e, "few rows");
-  return check_cuda(
-      launch(kernel, dim3(static_cast<unsigned>(args.grid)), dim3(static_cast<unsigned>(32 * args.warps)),
-             static_cast<size_t>(shared), static_cast<cudaStream_t>(call.stream), device.bulk_copies, args),
-      "few rows");
+  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(args.grid)), dim3(static_cast<unsigned>(32 * args.warps)),
+                           static_cast<size_t>(shared), static_cast<cudaStream_t>(call.stream),
+                           device.bulk_copies && !call.new_weights, args),
+                    "few rows");
 }
 
 }  // namespace lowbit::cuda

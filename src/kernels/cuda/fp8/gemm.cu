@@ -89,6 +89,7 @@ ExactProducts exact_product_of(const DeviceGemm& g, void* stream) {
   call.y_element = g.element == Fp8Element::kF32   ? Element::kF32
                    : g.element == Fp8Element::kF16 ? Element::kF16
                                                    : Element::kBf16;
+  call.new_weights = true;  // whoever calls may just have quantized them
   call.stream = stream;
   return call;
 }
