@@ -123,17 +123,16 @@ Status grouped_gemm_fp8(const Fp8Gemm& operands, const Fp8Groups& groups, void* 
               "scales of b for " + std::to_string(operands.b_rows) + " rows", "for multiples of 64 rows, such as 128");
 }
 
-Status gemm_fp8_on_e4m3(const Fp8Gemm& operands, const Fp8Groups& groups, void* stream) {
-  constexpr int kFirstWithE4m3 = 89;
+Status gemm_fp8_by_mma(const Fp8Gemm& operands, const Fp8Groups& groups, Fp8Cores cores, void* stream) {
   Device device;
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "fp8 product");
-  if (device.arch < kFirstWithE4m3 || operands.b_rows % kMmaScaleRows != 0)
-    return fail(ErrorCode::kUnsupported, "fp8 product by mma.sync on E4M3",
+  if ((cores == Fp8Cores::kE4m3 && device.arch < kFirstWithE4m3) || operands.b_rows % kMmaScaleRows != 0)
+    return fail(ErrorCode::kUnsupported, "fp8 product by mma.sync",
                 "compute capability " + std::to_string(device.arch) + ", scales of b for " +
                     std::to_string(operands.b_rows) + " rows",
-                "89 or higher, multiples of 64 rows");
-  return check_cuda(fp8::launch_mma_e4m3({operands, nullptr}, groups, device, static_cast<cudaStream_t>(stream)),
-                    "fp8 product");
+                "89 or higher for E4M3, multiples of 64 rows");
+  const auto run = cores == Fp8Cores::kE4m3 ? &fp8::launch_mma_e4m3 : &fp8::launch_mma_halves;
+  return check_cuda(run({operands, nullptr}, groups, device, static_cast<cudaStream_t>(stream)), "fp8 product");
 }
 
 }  // namespace lowbit::cuda

@@ -34,14 +34,18 @@ struct HalfCores {
 
 }  // namespace
 
+cudaError_t fp8::launch_mma_halves(const DeviceGemm& g, const Fp8Groups& groups, const Device& device,
+                                   cudaStream_t stream) {
+  return launch_mma<HalfCores>(g, groups, device, stream);
+}
+
 bool gemm_fp8_mma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t stream, cudaError_t* error) {
   if (g.b_rows % kMmaScaleRows != 0) return false;
-  constexpr int kHasE4m3 = 89;  // and no wgmma
   Device device;
   *error = current_device(&device);
   if (*error != cudaSuccess) return true;
-  *error = device.arch == kHasE4m3 ? fp8::launch_mma_e4m3(g, groups, device, stream)
-                                   : fp8::launch_mma<HalfCores>(g, groups, device, stream);
+  *error = device.arch >= kFirstWithE4m3 ? fp8::launch_mma_e4m3(g, groups, device, stream)
+                                         : fp8::launch_mma_halves(g, groups, device, stream);
   return true;
 }
 

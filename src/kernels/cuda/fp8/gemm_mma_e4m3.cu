@@ -1,5 +1,5 @@
-// The product of FP8 codes by mma.sync on E4M3, as they are: compute capability 8.9. Twice as fast as f16 there, and
-// sums within a block keep fewer bits. NaN needs no care.
+// The product of FP8 codes by mma.sync on E4M3, as they are: from compute capability 8.9 on. NaN needs no care. On 9.0
+// sums have all bits of f32, on 8.9 they are the hardware's.
 
 #include "kernels/cuda/fp8/gemm_mma.cuh"
 

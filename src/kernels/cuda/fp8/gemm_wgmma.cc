@@ -11,11 +11,9 @@ int64_t tiles_of(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; 
 
 /// As many thread blocks as the multiprocessors take at once, each with as deep a pipeline as fits.
 Cut cut_skinny(const Fp8Gemm& g, int64_t processors) {
-  constexpr int kMostRows = 64;  // that two thread blocks on a multiprocessor have room for
+  constexpr int kMostRows = 64;
   Cut cut{.skinny = true, .q = 8};
   while (cut.q < g.m && cut.q < kMostRows) cut.q *= 2;
-  // All rows in one tile, so that the second-level cache gives the weights once.
-  if (g.m > kMostRows && tiles_of(g.n, cut.p) <= processors) cut.q = 2 * kMostRows;
   const int64_t tiles = tiles_of(g.n, cut.p) * tiles_of(g.m, cut.q);
   if (tiles > processors) {
     cut.blocks = tiles > 2 * processors && cut.q < kMostRows ? 3 : 2;
@@ -30,6 +28,9 @@ Cut cut_skinny(const Fp8Gemm& g, int64_t processors) {
 }
 
 Cut cut_many(const Fp8Gemm& g, int64_t processors) {
+  // One row of tiles reads the weights once, whatever their width, and memory decides: narrow ones wait least for it.
+  constexpr int kFewRows = 64, kRowsOfTile = 128;
+  if (g.m >= kFewRows && g.m <= kRowsOfTile) return {.p = kRowsOfTile, .q = 64};
   struct Shape {
     int p, q;
     double cost;  // microseconds for a block of K, measured on an H200
