@@ -7,10 +7,10 @@
 #include "tests/conformance/cuda_emulated/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
+#include "tests/conformance/exact_product_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
-#include "tests/conformance/exact_product_checks.h"
 #include "tests/conformance/tensor_attention_checks.h"
 
 namespace lowbit {
