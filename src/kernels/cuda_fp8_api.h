@@ -16,8 +16,8 @@ Status dequantize_fp8(const Fp8Dequant& d, void* stream);
 /// On compute capability 9.0 by tensor cores, whose sums within a block of 128 columns are rounded their own way, where
 /// rows of a and b begin at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Else the CPU's
 /// bits, sums over k in order: of one to eight rows, if k is a multiple of 16. Else, with scales of b for multiples of
-/// 64 rows, by mma.sync on E4M3 (from 8.9 on) or on f16, whose products are exact and whose sums are f32's but for
-/// their order; those of E4M3 are on 9.0. Else the CPU's bits. bias [n] or null is added to the f32 sums.
+/// 64 rows, by mma.sync on E4M3 (8.9) or on f16, whose products are exact and whose sums are f32's but for their order.
+/// Else the CPU's bits. bias [n] or null is added to the f32 sums.
 Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr);
 
 /// gemm_fp8() for groups of rows, on the same tensor cores. Ends and row numbers are not checked: rows outside of a are

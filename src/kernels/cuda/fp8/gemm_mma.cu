@@ -44,7 +44,7 @@ bool gemm_fp8_mma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t str
   Device device;
   *error = current_device(&device);
   if (*error != cudaSuccess) return true;
-  *error = device.arch >= kFirstWithE4m3 ? fp8::launch_mma_e4m3(g, groups, device, stream)
+  *error = device.arch == kFirstWithE4m3 ? fp8::launch_mma_e4m3(g, groups, device, stream)
                                          : fp8::launch_mma_halves(g, groups, device, stream);
   return true;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The product of FP8 codes by mma.sync: on E4M3 from compute capability 8.9 on, on f16 from 8.0 on.
+// The product of FP8 codes by mma.sync: on E4M3 on compute capability 8.9, on f16 from 8.0 on.
 
 #include "kernels/cuda/fp8/gemm_wgmma.h"
 #include "kernels/fp8_groups.h"

@@ -28,9 +28,6 @@ Cut cut_skinny(const Fp8Gemm& g, int64_t processors) {
 }
 
 Cut cut_many(const Fp8Gemm& g, int64_t processors) {
-  // One row of tiles reads the weights once, whatever their width, and memory decides: narrow ones wait least for it.
-  constexpr int kFewRows = 64, kRowsOfTile = 128;
-  if (g.m >= kFewRows && g.m <= kRowsOfTile) return {.p = kRowsOfTile, .q = 64};
   struct Shape {
     int p, q;
     double cost;  // microseconds for a block of K, measured on an H200
