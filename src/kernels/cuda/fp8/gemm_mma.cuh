@@ -47,9 +47,6 @@ __device__ __forceinline__ int place(int row, int piece) {
 __device__ __forceinline__ bool has_nan(uint32_t codes) {
   return (((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
 }
-__device__ __forceinline__ bool has_nan(const uint4& c) {
-  return has_nan(c.x) || has_nan(c.y) || has_nan(c.z) || has_nan(c.w);
-}
 
 /// A block of K of kRows rows of one operand.
 template <int kRows, int kPieces>
@@ -70,8 +67,9 @@ struct Fetched {
     for (int j = 0; j < kPieces; ++j) {
       const int i = static_cast<int>(threadIdx.x) + kMmaThreads * j, row = i / 8;
       if (i >= 8 * kRows) break;
-      if (Cores::kMarksNan && has_nan(codes[j])) nan[row] = 1;
-      Cores::store(to, row, i % 8, codes[j]);
+      const uint4 c = codes[j];
+      if (Cores::kMarksNan && (has_nan(c.x) || has_nan(c.y) || has_nan(c.z) || has_nan(c.w))) nan[row] = 1;
+      Cores::store(to, row, i % 8, c);
     }
   }
 };
