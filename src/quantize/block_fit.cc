@@ -181,8 +181,8 @@ bool loses_without_scale(const FitPlan& plan, const Block& block, double error) 
   return block.group.h == nullptr && plan.rule == OffsetRule::kNone && !block.sampled && error < 1;
 }
 
-/// Whether the scale that a search found, rounded to `real_scale`, needs no comparison with none: its error grows by the
-/// change of each value at most, and stays well below.
+/// Whether the scale that a search found, rounded to `real_scale`, needs no comparison with none: its error grows by
+/// the change of each value at most, and stays well below.
 bool stands_alone(const FitPlan& plan, const Block& block, const AffineFit& fit, float real_scale) {
   const FitMethod method = plan.options.method;
   if (plan.options.scaling.scale == ScaleKind::kPow2 || (method != FitMethod::kAuto && method != FitMethod::kLsq))

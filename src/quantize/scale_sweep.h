@@ -8,8 +8,8 @@
 
 namespace lowbit {
 
-/// Scales that were tried. To compare them fast, an error is a float (of 0 or more) whose last five bits give way to the
-/// place of its scale.
+/// Scales that were tried. To compare them fast, an error is a float (of 0 or more) whose last five bits give way to
+/// the place of its scale.
 struct ScaleTrials {
   static constexpr uint32_t kMost = 2 * kScalesAtOnce;
   alignas(64) std::array<float, kMost> solved;   // the scale that is best for the codes
