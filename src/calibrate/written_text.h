@@ -41,8 +41,8 @@ struct WritingOptions {
 };
 
 /// Sequences of `context` tokens, one behind the other, drawn at temperature 1 from all tokens. Int8 activations. The
-/// same tokens for any thread count, instruction set and device. Errors: those of Transformer::load and of tokenizer_of; kInvalidArgument
-/// (fewer tokens than a sequence); kCancelled.
+/// same tokens for any thread count, instruction set and device. Errors: those of Transformer::load and of
+/// tokenizer_of; kInvalidArgument (fewer tokens than a sequence); kCancelled.
 Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine& engine,
                                         const WritingOptions& options);
 
