@@ -81,7 +81,7 @@ FactoredInputs::FactoredInputs(const HessianByWeight& hessian, const std::vector
   struct Wanted {
     std::shared_ptr<const InputHessian> hessian;
     FeedbackOptions options;
-    std::optional<FeedbackInput> made;
+    std::unique_ptr<FeedbackInput> made;
   };
   std::vector<Wanted> inputs;
   const auto want = [&](const std::vector<std::string>& names, bool act_order) {
@@ -90,7 +90,7 @@ FactoredInputs::FactoredInputs(const HessianByWeight& hessian, const std::vector
       if (it == hessian.end()) continue;
       const auto same = [&](const Wanted& w) { return w.hessian == it->second && w.options.act_order == act_order; };
       if (std::ranges::none_of(inputs, same)) {
-        inputs.push_back({it->second, {}, {}});
+        inputs.push_back({it->second, {}, nullptr});
         inputs.back().options.act_order = act_order;
       }
     }
@@ -100,7 +100,8 @@ FactoredInputs::FactoredInputs(const HessianByWeight& hessian, const std::vector
   std::ranges::stable_sort(inputs, std::greater<>(),
                            [](const Wanted& w) { return w.hessian->k; });  // the longest first
   const auto make = [](Wanted& w, ThreadPool* own) {
-    if (auto input = FeedbackInput::make(w.hessian, w.options, own)) w.made = std::move(*input);
+    if (auto input = FeedbackInput::make(w.hessian, w.options, own))
+      w.made = std::make_unique<FeedbackInput>(std::move(*input));
   };
   if (inputs.size() == 1)  // then the pool is free for it
     make(inputs[0], &pool);

@@ -23,6 +23,7 @@ FORMATS = ["int8", "int4", "int3", "int2", "ternary", "binary", "fp8"]
 ERROR_LINE = re.compile(r"error: [^\n]+\n")
 # Sanitizers write more than one line of their own; a crash is a negative return code.
 TIMEOUT_S = 120
+PROGRAMS_OPTIONS = "ASAN_OPTIONS_OF_PROGRAMS"
 
 
 def text(count):
@@ -60,19 +61,42 @@ def gru_files(rng, inputs=5, hidden=7, steps=12, batch=3):
 
 
 def environment(**extra):
-    """Without any LOWBIT_* of whoever runs the tests."""
+    """Without any LOWBIT_* of whoever runs the tests. What is here for an instrumented library in Python is for that alone."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("LOWBIT_")}
+    if "LOWBIT_LIBRARY" not in extra and PROGRAMS_OPTIONS in env:
+        env["ASAN_OPTIONS"] = env[PROGRAMS_OPTIONS]
+        del env["LD_PRELOAD"]
     env.update(extra)
     return env
 
 
+def library_beside():
+    return Path(BINARY).parents[1] / "lib/liblowbit.so.0"
+
+
+def sanitized_environment(library):
+    """What a Python needs that loads an instrumented library: the sanitizer's own there first, and no look at leaks, which Python has."""
+    needed = subprocess.run(["ldd", library], capture_output=True, text=True).stdout if library.exists() else ""
+    first = re.findall(r"=> (\S*/lib[at]san\.so\S*)", needed)
+    if not first:
+        return {}
+    options = os.environ.get("ASAN_OPTIONS", "")
+    return {"LD_PRELOAD": " ".join(first + re.findall(r"=> (\S*/libstdc\+\+\.so\S*)", needed)), "ASAN_OPTIONS": f"{options}:detect_leaks=0",
+            PROGRAMS_OPTIONS: options}
+
+
+def start_sanitized():
+    """Starts Python again with the sanitizer's library, unless it is there or not needed."""
+    added = sanitized_environment(library_beside())
+    if added and PROGRAMS_OPTIONS not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
+
+
 def shared_library():
     """The library beside the binary, or the test is skipped."""
-    library = Path(BINARY).parents[1] / "lib/liblowbit.so.0"
+    library = library_beside()
     if not library.exists():
         raise unittest.SkipTest(f"no {library}")
-    if b"__asan_init" in library.read_bytes():
-        raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
     return library
 
 

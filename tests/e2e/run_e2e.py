@@ -52,6 +52,7 @@ def main():
     parser.add_argument("--work", required=True, type=Path)
     options = parser.parse_args()
     cli.BINARY, cli.WORK = options.binary.resolve(), options.work.resolve()
+    cli.start_sanitized()
     module = importlib.import_module(options.module)
     loader = unittest.defaultTestLoader
     suite = loader.loadTestsFromNames(options.tests, module) if options.tests else loader.loadTestsFromModule(module)

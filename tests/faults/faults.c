@@ -1,11 +1,12 @@
 /* A library to preload: from main() on, the n-th call of one kind fails; with LOWBIT_FAULT_ON=1 every later one too, of allocations those of
  * 64 KiB and more (nlohmann::json allocates where it must not throw, when a tree ends).
  *
- *   LOWBIT_FAULT_KIND   malloc (malloc, calloc, realloc, aligned ones, anonymous mmap), thread (pthread_create) or cuda (cudaMalloc)
+ *   LOWBIT_FAULT_KIND   malloc (malloc, calloc, realloc, aligned ones, anonymous mmap), thread (pthread_create) or cuda (cudaMalloc and
+ *                       cudaMallocHost)
  *   LOWBIT_FAULT_AT     n, from 1; 0: none fails
  *   LOWBIT_FAULT_COUNT  a file that gets the number of calls at the end
  *
- * Children of fork() count on their own. Programs linked with a static CUDA runtime do not come here for cudaMalloc.
+ * Children of fork() count on their own.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -92,11 +93,53 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   return real(thread, attributes, start, argument);
 }
 
-int cudaMalloc(void** p, size_t size) {
-  static int (*real)(void**, size_t);
-  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "cudaMalloc");
-  if (fails(kCuda, SIZE_MAX)) return 2; /* cudaErrorMemoryAllocation */
-  return real == NULL ? 3 : real(p, size);
+/* CUDA's runtime is linked statically, so that its names cannot be replaced. But it asks for the driver's by dlsym, for one that finds the
+ * others. */
+enum { kOutOfDeviceMemory = 2 };
+static int (*device_malloc)(unsigned long long*, size_t);
+static int (*pinned_malloc)(void**, size_t, unsigned);
+static int (*find_function)(const char*, void**, int, unsigned long long, void*);
+
+static int device_malloc_or_fail(unsigned long long* p, size_t size) {
+  return fails(kCuda, size) ? kOutOfDeviceMemory : device_malloc(p, size);
+}
+static int pinned_malloc_or_fail(void** p, size_t size, unsigned flags) {
+  return fails(kCuda, size) ? kOutOfDeviceMemory : pinned_malloc(p, size, flags);
+}
+
+static int is(const char* name, const char* function) {
+  const size_t size = strlen(function);
+  return strncmp(name, function, size) == 0 && (name[size] == 0 || strcmp(name + size, "_v2") == 0);
+}
+
+static int find_or_replace(const char* name, void** function, int version, unsigned long long flags, void* status);
+static void replace(const char* name, void** function) {
+  const struct {
+    const char* name;
+    void *real, *ours;
+  } all[] = {{"cuMemAlloc", &device_malloc, (void*)device_malloc_or_fail},
+             {"cuMemHostAlloc", &pinned_malloc, (void*)pinned_malloc_or_fail},
+             {"cuGetProcAddress", &find_function, (void*)find_or_replace}};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+    if (!is(name, all[i].name) || *function == NULL || *function == all[i].ours) continue;
+    *(void**)all[i].real = *function;
+    *function = all[i].ours;
+  }
+}
+static int find_or_replace(const char* name, void** function, int version, unsigned long long flags, void* status) {
+  const int code = find_function(name, function, version, flags, status);
+  if (code == 0 && name != NULL && function != NULL) replace(name, function);
+  return code;
+}
+
+/* The real one goes by who calls it where it is asked for the next library's function: those of this file, as nobody else asks so. */
+void* dlsym(void* handle, const char* name) {
+  static void* (*real)(void*, const char*);
+  const char* versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+  for (size_t i = 0; i < 3 && real == NULL; ++i) *(void**)&real = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+  void* function = real(handle, name);
+  replace(name, &function);
+  return function;
 }
 
 static void write_count(void) {

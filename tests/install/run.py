@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tests/e2e"))
+import cli  # noqa: E402
 
 
 def readme_block(language: str) -> str:
@@ -46,11 +48,11 @@ def main() -> int:
     if shutil.which("pkg-config"):
         env["PKG_CONFIG_PATH"] = str(prefix / "lib" / "pkgconfig")
         commands += [["sh", "-c", f"${{CC:-cc}} {options.flags} -o readme_pc readme/readme.c $(pkg-config --cflags --libs lowbit)"], [work / "readme_pc"]]
-    # A sanitizer's library must be loaded before Python itself.
-    if "sanitize" not in options.flags and all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
+    if all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
         commands.append([sys.executable, "-c", readme_block("python")])
     for command in commands:
-        done = subprocess.run([str(word) for word in command], env=env, cwd=work, capture_output=True, text=True, errors="replace")
+        added = cli.sanitized_environment(prefix / "lib" / "liblowbit.so.0") if command[0] == sys.executable else {}
+        done = subprocess.run([str(word) for word in command], env={**env, **added}, cwd=work, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
             return 1
