@@ -230,5 +230,10 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t,
   fibers::now_or_recorded([=] { run_blocks(body, grid, block); });
   return cudaSuccess;
 }
+template <class... Parameters, class... Arguments>
+cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, dim3 block, dim3, size_t shared_bytes,
+                           cudaStream_t stream, bool overlap, Arguments... arguments) {
+  return launch(kernel, grid, block, shared_bytes, stream, overlap, arguments...);
+}
 
 }  // namespace lowbit::cuda

@@ -2,7 +2,10 @@
 // fetches at once, before its predecessor has ended. Two warps have a page: half of its positions each for the scores,
 // then half of the head's elements. The order of sums is that of attention_tensor_tiles.cu.
 
+#include <bit>
+
 #include "kernels/cuda/block/attention_tensor.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
@@ -11,6 +14,7 @@ namespace {
 
 using namespace block;  // NOLINT
 
+constexpr unsigned kMostOfCluster = 8;
 constexpr int kStepWarps = kPagedThreads / 32, kHalfTiles = kPageTiles / 2, kHalfSteps = kPageSteps / 2;
 static_assert(kStepWarps == 2 * kSpanPages && kPagedThreads / kLanes == kTensorRows);
 
@@ -25,9 +29,13 @@ struct TensorStepShared {
   uint16_t high[kTensorRows][kQueryPitch], low[kTensorRows][kQueryPitch];
   uint4 weights[kSpanPages][kPageSteps][2][32];  // fragments of both parts
   float4 totals[kStepWarps][kTensorRows];        // of the lanes that share a row
+  /// The result of the span as result_of() has it, for the other blocks of a cluster; behind the weights' last use.
+  __device__ float* result(int query) { return reinterpret_cast<float*>(weights) + query * (kDim + 2); }
   float most[kStepWarps][kTensorRows], exponent[kTensorRows];
   bool is_last;  // of the spans' blocks
 };
+
+static_assert(kTensorRows * (128 + 2) * sizeof(float) <= sizeof(TensorStepShared<128>::weights));
 
 /// Starts the copies of what the span's rows see. Values that they do not see are zeros: 0 times infinity is no number.
 template <int kDim>
@@ -230,9 +238,9 @@ __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim
 
 /// Puts the span's pages together, a thread for each element: results of the span, or the output where there is no
 /// other.
-template <int kDim>
+template <int kDim, bool kCluster>
 __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedTile& tile, const Seen& seen,
-                                           const TensorStepShared<kDim>& shared) {
+                                           TensorStepShared<kDim>& shared) {
   const int begin = seen.begin / kTensorPage, end = (seen.end + kTensorPage - 1) / kTensorPage;
   for (int at = static_cast<int>(threadIdx.x); at < tile.count * kDim; at += kPagedThreads) {
     const int query = at / kDim, element = at % kDim;
@@ -251,13 +259,37 @@ __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedT
       call.out[tile.offset(call, query) + element] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
       continue;
     }
-    float* const to = result_of(call, static_cast<int>(blockIdx.z), query);
+    float* const to = kCluster ? shared.result(query) : result_of(call, static_cast<int>(blockIdx.z), query);
     if (element == 0) to[0] = running.most, to[1] = running.total;
     to[2 + element] = all;
   }
 }
 
+/// merge_tile() from the shared memory of a cluster: each block puts some elements together.
 template <int kDim>
+__device__ __forceinline__ void merge_cluster(const AttendPages& call, const PagedTile& tile,
+                                              TensorStepShared<kDim>& shared) {
+  meet_in_cluster();
+  for (int at = static_cast<int>(blockIdx.z) * kPagedThreads + static_cast<int>(threadIdx.x); at < tile.count * kDim;
+       at += tile.spans * kPagedThreads) {
+    const int query = at / kDim, i = at % kDim, position = tile.position(query);
+    const float* const from = shared.result(query);
+    Running running{0, 0};
+    float all = 0;
+#pragma unroll 4
+    for (int part = 0; part < tile.spans; ++part) {
+      const float most = load_from_cluster(from, part), total = load_from_cluster(from + 1, part),
+                  sum = load_from_cluster(from + 2 + i, part);
+      const Seen seen = seen_of(position, tile.first_span + part, call.window);
+      all = merged(seen, merge<true>(seen, most, total, running), sum, all);
+    }
+    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+  }
+  meet_in_cluster();  // nobody reads this block's any more
+}
+
+/// kCluster: the blocks of a tile's spans are one.
+template <int kDim, bool kCluster>
 __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid_constant__ AttendStep call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto& shared = *reinterpret_cast<TensorStepShared<kDim>*>(bytes);
@@ -285,8 +317,9 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
   __syncthreads();
   if (there) weigh_half_head<kDim>(tile.count, shared);
   __syncthreads();
-  join_pages<kDim>(attend, tile, seen, shared);
+  join_pages<kDim, kCluster>(attend, tile, seen, shared);
   if (attend.results == nullptr) return;
+  if constexpr (kCluster) return merge_cluster<kDim>(attend, tile, shared);
   __syncthreads();
   if (threadIdx.x == 0)
     shared.is_last =
@@ -297,13 +330,16 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
 
 template <int kDim>
 cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
-  auto* const kernel = &attend_tensor_rows<kDim>;
-  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const AttendPages& a = call.attend;
+  const unsigned spans = a.results == nullptr ? 1u : static_cast<unsigned>(a.spans), of_cluster = std::bit_ceil(spans);
+  const bool cluster = device.bulk_copies && spans > 1 && of_cluster <= kMostOfCluster;
+  auto* const kernel = cluster ? &attend_tensor_rows<kDim, true> : &attend_tensor_rows<kDim, false>;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
-                  a.results == nullptr ? 1u : static_cast<unsigned>(a.spans));
-  return launch(kernel, grid, dim3(kPagedThreads), sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
-                call.overlap && device.bulk_copies, call);
+                  cluster ? of_cluster : spans);
+  return launch_cluster(kernel, grid, dim3(kPagedThreads), dim3(1, 1, cluster ? of_cluster : 1),
+                        sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
+                        call.overlap && device.bulk_copies, call);
 }
 
 }  // namespace

@@ -247,8 +247,9 @@ cudaError_t launch_stream(const AttendStep& call, const Device& device) {
 bool block::takes_tensor_stream(const AttendPages& call, const Device& device) {
   const int64_t d = call.kv.head_dim, bytes = d == 64 ? StreamForm<64>::kBytes : StreamForm<128>::kBytes;
   const int64_t at_once = device.processors * (d == 64 ? 3 : 1);  // thread blocks of attend_tensor_step()
+  constexpr int64_t kOfClusters = 8;                              // up to so many spans a cluster may put together
   return call.results != nullptr && (d == 64 || d == 128) && call.tile_queries <= 8 && bytes <= device.shared_bytes &&
-         call.tile_count * call.kv.kv_heads * call.spans > at_once;
+         call.spans > kOfClusters && call.tile_count * call.kv.kv_heads * call.spans > at_once;
 }
 
 Status block::attend_tensor_stream(const AttendStep& call, const Device& device) {
