@@ -26,6 +26,7 @@ nlohmann::json to_json(const Fp8BenchReport& report) {
           {"m", report.m},
           {"n", report.n},
           {"k", report.k},
+          {"groups", report.groups},
           {"threads", report.threads},
           {"cold", report.cold},
           {"bandwidth_gb_s", report.bandwidth_gb_s},
@@ -53,7 +54,8 @@ Status fp8_action(Console& console, const Fp8BenchOptions& options) {
                      {"of peak", Align::kRight},
                      {"checked"}});
     for (const Fp8BenchRow& row : report->rows) add_row(table, row);
-    console.print("fp8, M {}, N {}, K {}, {} threads, {}\n\n{}", report->m, report->n, report->k, report->threads,
+    console.print("fp8, M {}, N {}, K {}, {} groups, {} threads, {}\n\n{}", report->m, report->n, report->k,
+                  report->groups, report->threads,
                   report->cold ? fmt::format("weights from memory (peak {:.1f} GB/s)", report->bandwidth_gb_s)
                                : "weights in the cache",
                   table.str());
@@ -76,6 +78,8 @@ void add_fp8_bench(Verb& bench, Invocation& invocation) {
   add_count_option(*verb, "-M", options->m, kExtent, "rows of activations [1]");
   add_count_option(*verb, "-N", options->n, kExtent, "rows of weights [4096]");
   add_count_option(*verb, "-K", options->k, kExtent, "columns of both [4096]");
+  add_count_option(*verb, "--groups", options->groups, {1, 256},
+                   "groups that the rows fall in, each with weights of its own [8]");
   verb->add_flag("--warm", *warm, "weights stay in the cache");
   add_number_option(*verb, "--seconds", *seconds, 0.01f, 60, "of each row");
   verb->callback([options, warm, seconds, &invocation] {

@@ -37,13 +37,15 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options);
 
 struct Fp8BenchOptions {
   int64_t m = 1, n = 4096, k = 4096;
+  int64_t groups = 8;      // that the rows fall in, in grouped products
   bool cold = true;        // weights rotate through at least 512 MiB
   double min_seconds = 1;  // of each row
   Compute compute;
 };
 /// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as
-/// lb_fp8_gemm_host makes it. "model": the same in a model, x quantized in the same call; "model, f32 x": with x as it
-/// is; "bf16, f32 x" and "f32, f32 x": weights of those types, the rivals.
+/// lb_fp8_gemm_host makes it. "contiguous", "masked": lb_fp8_grouped_gemm_host of x in groups, each with a w of its
+/// own. "model": the product in a model, x quantized in the same call; "model, f32 x": with x as it is; "bf16, f32 x"
+/// and "f32, f32 x": weights of those types, the rivals.
 struct Fp8BenchRow {
   std::string what, kernel;
   bool checked = false;        // the reference's bits
@@ -55,7 +57,7 @@ struct Fp8BenchRow {
 };
 struct Fp8BenchReport {
   std::string isa;
-  int64_t m = 0, n = 0, k = 0;
+  int64_t m = 0, n = 0, k = 0, groups = 0;
   int threads = 0;
   bool cold = false;
   double bandwidth_gb_s = 0;  // measured in the same run, 0 when warm

@@ -1,6 +1,7 @@
 #include "calibrate/layer_fit.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -12,6 +13,9 @@
 
 namespace lowbit {
 namespace {
+
+/// Elements that are read between two times at which pages are dropped: some 32 MiB of them in two bytes each.
+constexpr int64_t kPagesElements = int64_t{1} << 24;
 
 /// How the inputs' Hessian is used.
 enum class HessianUse { kNone, kWeights, kFeedback, kRefit, kAsymmetric };
@@ -119,7 +123,8 @@ LayerInput FactoredInputs::of(const std::string& weight) const {
 }
 
 Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
-                          const LayerInput& input, ThreadPool& pool, LayerFit& fit) {
+                          const LayerInput& input, ThreadPool& pool, LayerFit& fit,
+                          const std::function<void()>& drop_pages) {
   const InputHessian* const hessian = input.hessian;
   const auto named = [&](Result<QTensor> w) {
     if (!w) w.error().where = name + ": " + w.error().where;
@@ -137,8 +142,11 @@ Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const 
   if (*use == HessianUse::kFeedback || *use == HessianUse::kRefit || *use == HessianUse::kAsymmetric)
     return named(fit_to_outputs(source, options, input, *use, pool, fit));
 
+  std::atomic<int64_t> elements = 0;
   const RowReader rows = [&](int64_t first, int64_t count, float* out) -> Status {
     dequantize_rows(source, first, count, out);
+    const int64_t before = elements.fetch_add(count * source.k);
+    if (drop_pages && before / kPagesElements != (before + count * source.k) / kPagesElements) drop_pages();
     return {};
   };
   const std::vector<float> importance = *use == HessianUse::kWeights ? hessian->diagonal() : std::vector<float>();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,7 +55,10 @@ bool needs_factor(const QuantizeSpec& spec);
 
 /// One weight in the format a spec asks for; `input` may be empty. Errors: those of the fitters, with the tensor's
 /// name; kInvalidArgument for a fit that needs a Hessian where there is none.
+/// drop_pages(), where there is one: from time to time, by any thread, while rows are read, so that a mapped source of
+/// any size takes little memory; what it drops may be read again.
 Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
-                          const LayerInput& input, ThreadPool& pool, LayerFit& fit);
+                          const LayerInput& input, ThreadPool& pool, LayerFit& fit,
+                          const std::function<void()>& drop_pages = {});
 
 }  // namespace lowbit

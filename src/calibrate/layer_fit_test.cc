@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace lowbit {
@@ -26,6 +28,31 @@ TEST(LayerFit, AutoIsAsymmetricForFewBitsAndFp8) {
     spec.keep = true;
     EXPECT_FALSE(is_asymmetric(spec) || asks_for_asymmetric(spec));
   }
+}
+
+/// A source of 34 MB: its pages can go while it is read, and are asked for again.
+TEST(LayerFit, PagesOfALargeSourceAreDroppedOnTheWay) {
+  QTensor source;
+  source.format = FormatId::kBf16;
+  source.n = 4224;
+  source.k = 4096;
+  auto codes = Buffer::allocate(2 * source.n * source.k, "test");
+  ASSERT_TRUE(codes);
+  source.codes = std::move(*codes);
+  for (int64_t i = 0; i < source.n * source.k; ++i)
+    source.codes.as<uint16_t>()[i] = static_cast<uint16_t>(0x3f00 + i % 97);
+  QuantizeSpec spec;
+  spec.format = FormatId::kInt4;
+  spec.group = 128;
+  spec.fit = "absmax";
+  ThreadPool pool(2);
+  LayerFit fit;
+  std::atomic<int> dropped = 0;
+  const auto w = fit_layer("w", source, spec, 0, {}, pool, fit, [&] { ++dropped; });
+  const auto whole = fit_layer("w", source, spec, 0, {}, pool, fit);
+  ASSERT_TRUE(w && whole);
+  EXPECT_EQ(dropped, 1);
+  EXPECT_TRUE(std::ranges::equal(w->codes.span(), whole->codes.span()));
 }
 
 }  // namespace

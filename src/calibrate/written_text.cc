@@ -25,11 +25,10 @@ namespace {
 constexpr int64_t kSessions = 64, kSessionsOnGpu = 128;
 /// Of a call to a device that chooses them: enough for it to be busy, few enough to be stopped.
 constexpr size_t kTokensAtOnce = 32;
-constexpr double kLargestMinP = 0.06;
 constexpr char kSaidByUser[] = "> ";
 constexpr char kMark[] = "\x02";
 /// Streams of random numbers, apart from each other and from the sampler's.
-constexpr uint64_t kKindStream = 1, kBeginningStream = 2, kMinPStream = 3;
+constexpr uint64_t kKindStream = 1, kBeginningStream = 2;
 
 /// The lines of openings.txt; \n in a line stands for a line break.
 std::vector<std::string> opening_lines() {
@@ -134,7 +133,7 @@ class Writer {
       sampler.temperature = 1;
       sampler.top_k = 0;
       sampler.top_p = 1;
-      sampler.min_p = static_cast<float>(kLargestMinP * Rng(options_.seed + number, kMinPStream).uniform());
+      sampler.min_p = 0;  // rare tokens too: docs/adr/0187-no-token-is-left-out.md
       sampler.seed = Rng(options_.seed, number).next();
       LOWBIT_TRY_ASSIGN(Sampler made, Sampler::make(sampler));
       choosers_.emplace_back(std::move(made), by_device_ ? &model_ : nullptr);

@@ -40,10 +40,9 @@ struct WritingOptions {
   std::function<bool(int64_t done, int64_t total)> progress;  // false: stop, kCancelled
 };
 
-/// Sequences of `context` tokens, one behind the other, drawn at temperature 1; never a token less likely than a part
-/// of the likeliest one, which is 0 to 0.06 and drawn for each sequence. Int8 activations. The same tokens for any
-/// thread count, instruction set and device. Errors: those of Transformer::load and of tokenizer_of; kInvalidArgument
-/// (fewer tokens than a sequence); kCancelled.
+/// Sequences of `context` tokens, one behind the other, drawn at temperature 1 from all tokens. Int8 activations. The
+/// same tokens for any thread count, instruction set and device. Errors: those of Transformer::load and of
+/// tokenizer_of; kInvalidArgument (fewer tokens than a sequence); kCancelled.
 Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine& engine,
                                         const WritingOptions& options);
 

@@ -144,6 +144,13 @@ TEST(qtensor, pack_refuses_a_code_outside_the_alphabet) {
   v.codes[3] = 2;
   v.scales.pop_back();
   EXPECT_FALSE(pack(v));
+  for (const FormatId id : {FormatId::kInt4, FormatId::kInt3, FormatId::kInt2Odd})
+    for (const size_t at : {0, 7, 8, 15, 20}) {  // eight at once, and what is left of a row
+      auto w = random_values(id, 2, 21, {1, Scaling::kAll, ScaleKind::kF16, ZeroKind::kNone}, {}, rng);
+      EXPECT_TRUE(pack(w));
+      w.codes[at] = static_cast<uint8_t>(1 << format_info(id).code_bits);
+      EXPECT_FALSE(pack(w)) << at;
+    }
 }
 
 TEST(qtensor, value_sums_prove_the_zero_point_identity) {

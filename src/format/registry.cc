@@ -119,13 +119,17 @@ int64_t pack_row(const uint8_t* codes, int64_t n, uint8_t* row) {
   int64_t k = 0;
   if constexpr (kDenseBits<F> && std::endian::native == std::endian::little) {
     for (; k + 8 <= n; k += 8) {
-      uint8_t eight[8];
-      for (int e = 0; e < 8; ++e) {
-        eight[e] = codes[k + e];
-        if (!storing(eight[e])) return k + e;
-      }
       uint64_t v = 0;
-      std::memcpy(&v, eight, 8);
+      std::memcpy(&v, codes + k, 8);
+      // Eight at once where every code of these bits is one.
+      if (OnTrellis<F> || F::Codec::kCodes < 1 << F::kBits || (v & ~(repeated_ones(F::kBits, 8))) != 0) {
+        uint8_t eight[8];
+        for (int e = 0; e < 8; ++e) {
+          eight[e] = codes[k + e];
+          if (!storing(eight[e])) return k + e;
+        }
+        std::memcpy(&v, eight, 8);
+      }
       if constexpr (Stored::kBits < 8) v = gather_codes<Stored::kBits>(v);
       std::memcpy(row + k / 8 * Stored::kBits, &v, Stored::kBits);
     }

@@ -1,5 +1,5 @@
 #pragma once
-// The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, Gram
+// The contract between backend/cuda/ and the kernels that need rows alone, in f32: vector operations, Gram
 // matrices; no CUDA types. kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
 //
 // Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device
@@ -11,20 +11,6 @@
 #include "lowbit/error.h"
 
 namespace lowbit::cuda {
-
-/// y[m, n] = sum_k x[m, k] real(w)[n, k] + bias[n].
-struct F32Matmul {
-  const float* values = nullptr;   // [n, k], without their scales
-  const float* scales = nullptr;   // [ceil(k / group), n]; null: all 1
-  const float* offsets = nullptr;  // likewise; null: none
-  const float* bias = nullptr;     // [n]; null: none
-  int64_t n = 0, k = 0, group = 0;
-  const float* x = nullptr;  // [m, k]
-  float* y = nullptr;        // [m, n]
-  int64_t m = 0;
-  void* stream = nullptr;
-};
-Status f32_matmul(const F32Matmul& call);
 
 /// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum +=
 /// y^T x, all of it.

@@ -14,13 +14,19 @@ Status quantize_fp8(const Fp8Quant& q, void* stream);
 /// The CPU's bits.
 Status dequantize_fp8(const Fp8Dequant& d, void* stream);
 /// On compute capability 9.0 by tensor cores, whose sums within a block of 128 columns are rounded their own way, where
-/// rows of a and b begin at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Else, with scales
-/// of b of whole multiples of 64 rows, by tensor cores on f16, whose products are exact and whose sums are f32's but
-/// for their order. Else the CPU's bits: sums go over k in order. bias [n] or null is added to the f32 sums.
+/// rows of a and b begin at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Else the CPU's
+/// bits, sums over k in order: of one to eight rows, if k is a multiple of 16. Else, with scales of b for multiples of
+/// 64 rows, by mma.sync on E4M3 (8.9) or on f16, whose products are exact and whose sums are f32's but for their order.
+/// Else the CPU's bits. bias [n] or null is added to the f32 sums.
 Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr);
 
 /// gemm_fp8() for groups of rows, on the same tensor cores. Ends and row numbers are not checked: rows outside of a are
 /// left out. kUnsupported: scales of b that are not of whole multiples of 64 rows.
 Status grouped_gemm_fp8(const Fp8Gemm& g, const Fp8Groups& groups, void* stream);
+
+enum class Fp8Cores : uint8_t { kHalves, kE4m3 };
+/// Either (groups without count: none) by mma.sync on such tensor cores, for tests: where others would be chosen, too.
+/// kUnsupported: E4M3 before compute capability 8.9, and such scales.
+Status gemm_fp8_by_mma(const Fp8Gemm& g, const Fp8Groups& groups, Fp8Cores cores, void* stream);
 
 }  // namespace lowbit::cuda

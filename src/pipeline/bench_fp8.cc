@@ -16,7 +16,7 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{512} << 20;
-constexpr int64_t kLargestExtent = int64_t{1} << 20;
+constexpr int64_t kLargestExtent = int64_t{1} << 20, kMostGroups = 256;
 
 /// Calls `work` for so long, and at least five times; `turn` counts them.
 Status time_calls(double seconds, const std::function<Status(size_t turn)>& work, Fp8BenchRow& row) {
@@ -47,6 +47,14 @@ struct Operand {
     codes.resize(values.size());
   }
   int64_t scale_columns() const { return ceil_div(columns, kFp8Block); }
+  /// Codes and scales of rows [begin, end) of another one.
+  void put(const Operand& from, int64_t begin, int64_t end, int64_t at) {
+    const auto copy = [&](const auto& all, auto& to, int64_t width) {
+      std::copy(all.begin() + begin * width, all.begin() + end * width, to.begin() + at * width);
+    };
+    copy(from.codes, codes, columns);
+    copy(from.scales, scales, scale_columns());
+  }
   double bytes() const { return double(4 * values.size() + codes.size() + 4 * scales.size()); }
   Fp8Quant quant() {
     Fp8Quant q;
@@ -68,6 +76,8 @@ class Fp8Bench {
     LOWBIT_TRY(quantize("act_quant", x_));
     LOWBIT_TRY(quantize("weight_quant", w_));
     LOWBIT_TRY(gemm());
+    LOWBIT_TRY(grouped("contiguous", 0));
+    LOWBIT_TRY(grouped("masked", ceil_div(options_.m, options_.groups) + 1));
     LOWBIT_TRY(in_model("model", FormatId::kFp8, Activation::kFp8));
     LOWBIT_TRY(in_model("model, f32 x", FormatId::kFp8, Activation::kF32));
     LOWBIT_TRY(in_model("bf16, f32 x", FormatId::kBf16, Activation::kF32));
@@ -130,6 +140,72 @@ class Fp8Bench {
     return {};
   }
 
+  /// Weights of all groups: those of the product, each group's from another row on, so that no two are the same.
+  Result<Buffer> group_weights(int64_t copies) const {
+    const int64_t n = options_.n, k = options_.k, bytes = n * k;
+    LOWBIT_TRY_ASSIGN(Buffer all, Buffer::allocate(copies * options_.groups * bytes, "bench weights", Pages::kLarge));
+    for (int64_t i = 0; i < copies * options_.groups; ++i) {
+      const int64_t first = i % options_.groups % n * k;
+      std::memcpy(all.data() + i * bytes, w_.codes.data() + first, size_t(bytes - first));
+      std::memcpy(all.data() + (i + 1) * bytes - first, w_.codes.data(), size_t(first));
+    }
+    return all;
+  }
+
+  /// The product's rows in groups, `room` apart: masked. 0: they follow each other.
+  Status grouped(const char* what, int64_t room) {
+    const int64_t n = options_.n, k = options_.k, count = options_.groups, bytes = count * n * k;
+    const int64_t copies = options_.cold ? std::max<int64_t>(1, ceil_div(kColdBytes, bytes)) : 1;
+    LOWBIT_TRY_ASSIGN(const Buffer weights, group_weights(copies));
+    std::vector<float> b_scales;
+    std::vector<int32_t> numbers;
+    Operand placed(room > 0 ? count * room : options_.m, room > 0 ? k : 0, 1, 3);  // 0: x_ is as it should be
+    for (int64_t i = 0; i < count; ++i) {
+      b_scales.insert(b_scales.end(), w_.scales.begin(), w_.scales.end());
+      numbers.push_back(int32_t(room > 0 ? first_row(i + 1) - first_row(i) : first_row(i + 1)));
+      if (room > 0) placed.put(x_, first_row(i), first_row(i + 1), i * room);
+    }
+    std::vector<float> c(size_t(placed.rows * n), -1.0f);
+    Fp8Gemm g = problem(nullptr, c.data(), 0, placed.rows);
+    if (room > 0) g.a = placed.codes.data(), g.a_scales = placed.scales.data();
+    g.b_scales = b_scales.data();
+    const Fp8Groups groups{count, room > 0 ? nullptr : numbers.data(), room > 0 ? numbers.data() : nullptr, room};
+    Fp8BenchRow row;
+    row.what = what;
+    row.kernel = fp8_kernels(engine_.isa).name;
+    LOWBIT_TRY(time_calls(
+        options_.min_seconds,
+        [&](size_t turn) {
+          g.b = weights.as<uint8_t>() + int64_t(turn) % copies * bytes;
+          return grouped_gemm_fp8(g, groups, engine_.isa, *engine_.pool);
+        },
+        row));
+    LOWBIT_TRY_ASSIGN(row.checked, right(groups, weights.as<uint8_t>(), c));
+    row.gops = 2e-9 * double(options_.m) * double(n) * double(k) / row.seconds;
+    row.gb_s = 1e-9 * double(std::min(count, options_.m) * n * k) / row.seconds;
+    rows_.push_back(std::move(row));
+    return {};
+  }
+
+  /// The last row of each group, and what lies behind it.
+  Result<bool> right(const Fp8Groups& groups, const uint8_t* weights, const std::vector<float>& c) const {
+    const int64_t n = options_.n, rows = int64_t(c.size()) / n;
+    std::vector<float> wanted(static_cast<size_t>(n));
+    for (int64_t i = 0; i < groups.count; ++i) {
+      const auto [first, last] = fp8_group_range(groups, i, rows);
+      const int64_t end = groups.rows != nullptr ? (i + 1) * groups.rows_of_group : last;
+      if (std::any_of(c.begin() + last * n, c.begin() + end * n, [](float v) { return v != -1; })) return false;
+      if (first == last) continue;
+      LOWBIT_TRY(gemm_fp8(problem(weights + i * n * options_.k, wanted.data(), first_row(i + 1) - 1, 1), Isa::kScalar,
+                          *engine_.pool));
+      if (std::memcmp(wanted.data(), c.data() + (last - 1) * n, size_t(n) * 4) != 0) return false;
+    }
+    return true;
+  }
+
+  /// Of group i, all of about the same size.
+  int64_t first_row(int64_t i) const { return options_.m * i / options_.groups; }
+
   Status in_model(const char* what, FormatId format, Activation activation) {
     TimedMatmul timed;
     timed.format = format;
@@ -159,12 +235,15 @@ Result<Fp8BenchReport> bench_fp8(const Fp8BenchOptions& options) {
     if (extent < 1 || extent > kLargestExtent)
       return fail(ErrorCode::kInvalidArgument, std::string("bench fp8 ") + name, std::to_string(extent),
                   "1 to " + std::to_string(kLargestExtent));
+  if (options.groups < 1 || options.groups > kMostGroups)
+    return fail(ErrorCode::kInvalidArgument, "bench fp8 --groups", std::to_string(options.groups),
+                "1 to " + std::to_string(kMostGroups));
   LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
   if (gpu >= 0) return fail(ErrorCode::kUnsupported, "bench fp8", "a GPU", "the CPU", "--device cpu");
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::on_cpu(options.compute));
   Fp8BenchReport r;
   r.isa = isa_name(engine.isa);
-  r.m = options.m, r.n = options.n, r.k = options.k;
+  r.m = options.m, r.n = options.n, r.k = options.k, r.groups = options.groups;
   r.threads = engine.threads;
   r.cold = options.cold;
   LOWBIT_TRY_ASSIGN(r.rows, Fp8Bench(options, engine).rows());

@@ -350,7 +350,8 @@ Result<Quantizer::ToBeFactored> Quantizer::to_be_factored(const Tensors& linears
 
 Result<QTensor> Quantizer::quantize(const SourceTensor& t, const QTensor& w, const LayerInput& input, LayerFit& fit) {
   LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, layer_role(t.name, t.shape.size())));
-  if (!spec.keep) return fit_layer(t.name, w, spec, options_.seed, input, *engine_.pool, fit);
+  if (!spec.keep)
+    return fit_layer(t.name, w, spec, options_.seed, input, *engine_.pool, fit, [&] { source_.release(t.name); });
   return source_.lossless(t.name) ? Result<QTensor>(w) : to_bf16(w);
 }
 

@@ -153,11 +153,13 @@ struct Choice {
   }
 };
 
+bool is_usable(float scale) { return scale != 0 && std::isfinite(scale) && std::isfinite(1.0f / scale); }
+
 /// Tries the storable scale `real_scale`: the grid keeps its middle where `fit` has it, the zero is
 /// rounded, and for least squares moved once more to where the mean residual is 0.
 void offer_scale(const FitPlan& plan, const Block& block, const AffineFit& fit, float real_scale, Choice& choice) {
   const float scale = std::ldexp(real_scale, -block.exponent);
-  if (scale == 0 || !std::isfinite(scale) || !std::isfinite(1.0f / scale)) return;
+  if (!is_usable(scale)) return;
   const ZeroKind kind = plan.options.scaling.zero;
   const auto offset_of = [&](float zero) {
     return kind == ZeroKind::kOffset ? std::ldexp(zero, -block.exponent) : -zero * scale;
@@ -174,12 +176,29 @@ void offer_scale(const FitPlan& plan, const Block& block, const AffineFit& fit, 
   }
 }
 
+/// Whether no scale is worse than one that leaves `error`: the largest element alone would lose more, being 1 or more.
+bool loses_without_scale(const FitPlan& plan, const Block& block, double error) {
+  return block.group.h == nullptr && plan.rule == OffsetRule::kNone && !block.sampled && error < 1;
+}
+
+/// Whether the scale that a search found, rounded to `real_scale`, needs no comparison with none: its error grows by
+/// the change of each value at most, and stays well below.
+bool stands_alone(const FitPlan& plan, const Block& block, const AffineFit& fit, float real_scale) {
+  const FitMethod method = plan.options.method;
+  if (plan.options.scaling.scale == ScaleKind::kPow2 || (method != FitMethod::kAuto && method != FitMethod::kLsq))
+    return false;
+  const float scale = std::ldexp(real_scale, -block.exponent);
+  const double furthest = std::max(std::fabs(plan.grid.low()), std::fabs(plan.grid.high())),
+               moved = furthest * (double(scale) - fit.scale);
+  return is_usable(scale) &&
+         loses_without_scale(plan, block, 1.01 * fit.error + static_cast<double>(block.group.n) * moved * moved + 0.01);
+}
+
 /// Offers the block without a scale: every element becomes 0, or the mean where there are offsets.
 void offer_no_scale(const FitPlan& plan, const Block& block, Choice& choice) {
   if (plan.options.scaling.scale == ScaleKind::kPow2) return;  // a shift has no zero
   const Group& g = block.group;
-  // The largest element alone would lose more: it is 1 or more, measured so.
-  if (g.h == nullptr && plan.rule == OffsetRule::kNone && !block.sampled && choice.error < 1) return;
+  if (loses_without_scale(plan, block, choice.error)) return;
   float zero = 0;
   if (plan.options.scaling.zero == ZeroKind::kOffset) {
     double sum = 0, sum_h = 0;
@@ -205,6 +224,7 @@ Stored choose_stored(const FitPlan& plan, const Block& block, const AffineFit& f
   const ScaleKind kind = plan.options.scaling.scale;
   Choice choice;
   const float nearest = round_scale(capped(plan, std::ldexp(fit.scale, block.exponent)), kind);
+  if (stands_alone(plan, block, fit, nearest)) return {nearest, 0};
   offer_scale(plan, block, fit, nearest, choice);
   if (kind == ScaleKind::kPow2)
     for (const float other : {0.5f * nearest, 2.0f * nearest})

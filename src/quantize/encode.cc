@@ -44,21 +44,40 @@ void to_reals(ZeroKind kind, int64_t n, float scale, float zero, float* v) {
   }
 }
 
+/// Levels of integers, and v as these.
+LOWBIT_VECTOR_CLONES
+void to_integers(float low, float high, int64_t n, float* v, int32_t* level) {
+  for (int64_t i = 0; i < n; ++i) {
+    float j = v[i] > low ? v[i] : low;
+    j = j < high ? j : high;
+    v[i] = (j + 12582912.0f) - 12582912.0f;  // round_half_even of base/rounding.h
+    level[i] = static_cast<int32_t>(v[i] - low);
+  }
+}
+
 /// to_grid() of a uniform one.
 LOWBIT_VECTOR_CLONES
 void to_uniform_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
   const float step = grid.step, base = grid.base, j_min = grid.j_min, j_max = grid.j_max;
   int32_t level[kChunk];
-  for (int64_t i = 0; i < n; ++i) {
-    float j = (v[i] - base) / step;
-    j = j > j_min ? j : j_min;
-    j = j < j_max ? j : j_max;
-    j = (j + 12582912.0f) - 12582912.0f;  // round_half_even of base/rounding.h
-    level[i] = static_cast<int32_t>(j - j_min);
-    v[i] = j * step + base;
+  if (step == 1 && base == 0) {
+    to_integers(j_min, j_max, n, v, level);
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      float j = (v[i] - base) / step;
+      j = j > j_min ? j : j_min;
+      j = j < j_max ? j : j_max;
+      j = (j + 12582912.0f) - 12582912.0f;
+      level[i] = static_cast<int32_t>(j - j_min);
+      v[i] = j * step + base;
+    }
   }
   const uint8_t* table = grid.codes.data();
-  for (int64_t i = 0; i < n; ++i) codes[i] = table[level[i]];
+  const int32_t first = table[0], mask = grid.code_mask;
+  if (mask != 0)
+    for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>((level[i] + first) & mask);
+  else
+    for (int64_t i = 0; i < n; ++i) codes[i] = table[level[i]];
 }
 
 /// v -> the grid's nearest values, codes beside them.
@@ -71,11 +90,12 @@ void to_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
   }
 }
 
-/// Four sums side by side: the order of additions is fixed and the compiler may use vectors.
-struct FourSums {
-  double error[4] = {}, energy[4] = {};
+/// Eight sums side by side: the order of additions is fixed and the compiler may use vectors.
+struct EightSums {
+  static constexpr int64_t kLanes = 8;
+  double error[kLanes] = {}, energy[kLanes] = {};
 
-  /// `count` elements, 4 of them but at the end.
+  /// `count` elements, kLanes of them but at the end.
   template <bool kWeighted>
   [[gnu::always_inline]] void add(const float* x, const float* real, const float* h, int64_t count) {
     for (int64_t e = 0; e < count; ++e) {
@@ -88,27 +108,27 @@ struct FourSums {
   template <bool kWeighted>
   [[gnu::always_inline]] void add_all(const float* x, const float* real, const float* h, int64_t n) {
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4) add<kWeighted>(x + i, real + i, kWeighted ? h + i : h, 4);
+    for (; i + kLanes <= n; i += kLanes) add<kWeighted>(x + i, real + i, kWeighted ? h + i : h, kLanes);
     add<kWeighted>(x + i, real + i, kWeighted ? h + i : h, n - i);
   }
 };
 
 LOWBIT_VECTOR_CLONES
-void add_plain(const float* x, const float* real, int64_t n, FourSums& sums) {
+void add_plain(const float* x, const float* real, int64_t n, EightSums& sums) {
   sums.add_all<false>(x, real, nullptr, n);
 }
 LOWBIT_VECTOR_CLONES
-void add_weighted(const float* x, const float* real, const float* h, int64_t n, FourSums& sums) {
+void add_weighted(const float* x, const float* real, const float* h, int64_t n, EightSums& sums) {
   sums.add_all<true>(x, real, h, n);
 }
 
 }  // namespace
 
 void add_error(const float* x, const float* real, const float* h, int64_t n, RowError& sums) {
-  FourSums plain, weighted;
+  EightSums plain, weighted;
   add_plain(x, real, n, plain);
   if (h != nullptr) add_weighted(x, real, h, n, weighted);
-  for (int e = 0; e < 4; ++e) {
+  for (int64_t e = 0; e < EightSums::kLanes; ++e) {
     sums.error += plain.error[e];
     sums.energy += plain.energy[e];
     sums.weighted_error += weighted.error[e];

@@ -50,6 +50,13 @@ void detect_uniform(Grid& grid) {
   grid.j_max = grid.j_min + static_cast<float>(n - 1);
 }
 
+/// Whether codes count up from the first value's, modulo their number.
+bool codes_count_up(const Grid& grid, int mask) {
+  for (size_t i = 0; i < grid.codes.size(); ++i)
+    if (grid.codes[i] != ((grid.codes[0] + static_cast<int>(i)) & mask)) return false;
+  return true;
+}
+
 /// Minimizes the error over 255 quantiles of the normal distribution.
 float find_unit_scale(const Grid& grid) {
   static const std::vector<float> x = normal_quantiles(255);
@@ -101,6 +108,7 @@ Grid make_grid(FormatId format, std::span<const float> codebook) {
   }
   for (size_t i = 0; i + 1 < grid.values.size(); ++i)
     grid.middles.push_back(grid.values[i] + (grid.values[i + 1] - grid.values[i]) / 2);
+  if (const int mask = (1 << format_info(format).code_bits) - 1; codes_count_up(grid, mask)) grid.code_mask = mask;
   detect_uniform(grid);
   for (size_t i = 1; i < grid.values.size(); ++i)
     if (std::fabs(grid.values[i]) < std::fabs(grid.values[static_cast<size_t>(grid.zero_level)]))

@@ -21,6 +21,7 @@ struct Grid {
   bool is_integer = false;                         // ValueKind::kInteger
   std::vector<float> values;                       // ascending, distinct, finite
   std::vector<uint8_t> codes;                      // code of each value
+  int code_mask = 0;                               // not 0: code of value i = (code of the first + i) & code_mask
   std::vector<float> middles;                      // between neighbours, values.size() - 1 of them
   float step = 1, base = 0, j_min = 0, j_max = 0;  // kUniform
   int zero_level = 0;                              // index of the value nearest to 0

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "quantize/scale_sums.h"
+#include "quantize/scale_sweep.h"
 
 namespace lowbit {
 namespace {
@@ -168,23 +169,6 @@ void for_each_start(float upper, double deviation, const Grid& grid, float ratio
   for (int i = 0; i < kMost && scale >= lower; ++i, scale /= ratio) visit(scale);
 }
 
-AffineFit search_scale(const Grid& grid, const Group& g) {
-  Leaders<kScaleLeaders> leaders;
-  Starts starts(grid, g, leaders);
-  const auto try_start = [&](float scale) {
-    for (int sign = grid.wants_sign() ? -1 : 1; sign <= 1; sign += 2) starts.add(scale * static_cast<float>(sign));
-  };
-  for_each_start(1.05f * g.abs_max / grid.reach(), rms_of(g), grid, 1.06f, try_start);
-  // The largest element on an outermost value: right for weights that were on this grid before.
-  if (grid.high() != 0) try_start(g.abs_max / std::fabs(grid.high()));
-  if (grid.low() != -grid.high() && grid.low() != 0) try_start(g.abs_max / std::fabs(grid.low()));
-  starts.finish();
-  alternate_together(grid, g, leaders);
-  Leaders<1> winner;
-  for (int i = 0; i < leaders.count; ++i) winner.offer(leaders.best[static_cast<size_t>(i)]);
-  return winner.best[0];
-}
-
 AffineFit search_integer_zero(const Grid& grid, const Group& g, const Leaders<kOffsetLeaders>& free_fits) {
   Leaders<1> winner;
   const auto try_zero = [&](AffineFit start, float zero) {
@@ -285,12 +269,30 @@ AffineFit refit(const Grid& grid, const Group& g, const AffineFit& fit, OffsetRu
   return solve(residual_sums(grid, g, fit.scale, fit.offset), fit, rule, zero);
 }
 
+AffineFit alternate_from_starts(const Grid& grid, const Group& g) {
+  Leaders<kScaleLeaders> leaders;
+  Starts starts(grid, g, leaders);
+  const auto try_start = [&](float scale) {
+    for (int sign = grid.wants_sign() ? -1 : 1; sign <= 1; sign += 2) starts.add(scale * static_cast<float>(sign));
+  };
+  for_each_start(1.05f * g.abs_max / grid.reach(), rms_of(g), grid, 1.06f, try_start);
+  // The largest element on an outermost value: right for weights that were on this grid before.
+  if (grid.high() != 0) try_start(g.abs_max / std::fabs(grid.high()));
+  if (grid.low() != -grid.high() && grid.low() != 0) try_start(g.abs_max / std::fabs(grid.low()));
+  starts.finish();
+  alternate_together(grid, g, leaders);
+  Leaders<1> winner;
+  for (int i = 0; i < leaders.count; ++i) winner.offer(leaders.best[static_cast<size_t>(i)]);
+  return winner.best[0];
+}
+
 AffineFit fit_least_squares(const Grid& grid, const Group& g, OffsetRule rule) {
   if (rule != OffsetRule::kNone) return search_scale_and_offset(grid, g, rule);
   constexpr int64_t kFewValues = 4, kFewEvents = 256;
   const auto values = static_cast<int64_t>(grid.values.size());
   const bool exact = values <= kFewValues || g.n * (values - 1) <= kFewEvents;
-  return exact ? fit_exact_scale(grid, g) : search_scale(grid, g);
+  if (exact) return fit_exact_scale(grid, g);
+  return can_be_swept(grid, g) ? sweep_scale(grid, g) : alternate_from_starts(grid, g);
 }
 
 }  // namespace lowbit

@@ -53,9 +53,13 @@ AffineFit fit_shrink(const Grid& grid, const Group& group, OffsetRule rule);
 
 /// Least squares. Few values (up to 4, or n * values up to 256) and no offset: the global optimum, by sorting the
 /// scales at which a code changes and updating the two sums from one to the next, O(n log n); this is the ternary
-/// threshold search and the binary mean in one. Otherwise: residual_sums over a geometric range of starts, and the best
-/// few alternate between nearest codes and closed-form scale (and offset).
+/// threshold search and the binary mean in one. Small groups on up to 16 integers: sweep_scale(). Otherwise
+/// alternate_from_starts(), and the like with offsets.
 AffineFit fit_least_squares(const Grid& grid, const Group& group, OffsetRule rule);
+
+/// Least squares without an offset: residual_sums over a geometric range of starts, of which the best three alternate
+/// between nearest codes and closed-form scale.
+AffineFit alternate_from_starts(const Grid& grid, const Group& group);
 
 /// The least-squares scale (and offset; kInteger keeps its zero) for the codes that `fit` gives: one step of
 /// alternation.

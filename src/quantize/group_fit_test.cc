@@ -81,6 +81,9 @@ TEST(Grid, AlphabetsOfTheList) {
   EXPECT_EQ(ternary.codes, (std::vector<uint8_t>{0, 1, 2}));
   const Grid planes = grid_of(FormatId::kTernaryPlanes);
   EXPECT_EQ(planes.codes, (std::vector<uint8_t>{1, 0, 3}));
+  EXPECT_EQ(planes.code_mask, 0);
+  EXPECT_EQ(grid_of(FormatId::kInt4).code_mask, 15);  // -8 is code 8, 0 is 0
+  EXPECT_EQ(make_grid(FormatId::kCodebook2, std::vector<float>{3, 1, 2, 0}).code_mask, 0);
   const Grid odd = grid_of(FormatId::kInt2Odd);
   EXPECT_EQ(odd.kind, Grid::Kind::kUniform);
   EXPECT_EQ(odd.nearest(-0.4f), 1);

@@ -15,6 +15,7 @@
 #include "base/float.h"
 #include "base/rng.h"
 #include "kernels/cuda_block_api.h"
+#include "kernels/cuda_matmul_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/registry.h"
 #include "kernels/vector_math.h"
@@ -67,10 +68,12 @@ void check_matmul(const Case& c) {
   ASSERT_TRUE(rows.prepare(Activation::kF32, x.data(), c.m, c.k, c.k, Isa::kScalar, one_thread()));
   ASSERT_TRUE(plan->run(rows, wanted_bias, wanted.data(), c.n, one_thread()));
 
-  const OnDevice<float> values(parts->values), scales(parts->scales), offsets(parts->offsets), b(bias), on_device(x);
+  const OnDevice<uint8_t> values(parts->values);
+  const OnDevice<float> scales(parts->scales), offsets(parts->offsets), b(bias), on_device(x);
   OnDevice<float> y(std::vector<float>(wanted.size(), -7.0f));
   cuda::F32Matmul call;
   call.values = values.data();
+  call.type = parts->type;
   call.scales = parts->scales.empty() ? nullptr : scales.data();
   call.offsets = parts->offsets.empty() ? nullptr : offsets.data();
   call.bias = c.bias ? b.data() : nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "base/float.h"
@@ -149,7 +150,11 @@ std::vector<uint8_t> random_codes(Rng& rng, size_t count, bool special) {
 
 /// Exact: the CPU's bits. Else f32 sums of tensor cores, which keep about 14 bits: within `tolerance` of the sum of the
 /// terms' magnitudes.
-void check_gemm(const GemmCase& c, uint64_t seed, bool exact, double tolerance) {
+void check_gemm(
+    const GemmCase& c, uint64_t seed, bool exact, double tolerance,
+    const std::function<Status(const Fp8Gemm&)>& product = [](const Fp8Gemm& g) {
+      return cuda::gemm_fp8(g, nullptr);
+    }) {
   Rng rng(seed, 9);
   const int64_t lda = (c.k + 15) / 16 * 16 + (c.odd_rows ? 1 : 0), blocks = (c.k + 127) / 128,
                 ldas = c.by_column ? (c.m + 3) / 4 * 4 : blocks;
@@ -169,7 +174,7 @@ void check_gemm(const GemmCase& c, uint64_t seed, bool exact, double tolerance) 
   OnDevice<uint8_t> device_y(std::vector<uint8_t>(y.size()));
   g.a = device_a.data(), g.b = device_b.data(), g.a_scales = device_as.data(), g.b_scales = device_bs.data();
   g.c = device_y.data(), g.element = c.element;
-  ASSERT_TRUE(cuda::gemm_fp8(g, nullptr));
+  ASSERT_TRUE(product(g));
   const auto bytes = device_y.back();
   double error = 0, norm = 0;
   for (int64_t i = 0; i < c.m * c.n; ++i) {

@@ -110,9 +110,9 @@ class Fp8Model(CliTest):
         self.assertIn("F8_E5M2", self.refused("import", out, self.dir / "own"))
 
     def test_bench(self):
-        report = self.json("bench", "fp8", "-M", 3, "-N", 96, "-K", 200, "--warm", "--seconds", 0.01)
-        self.assertKeys(report, "isa m n k threads cold bandwidth_gb_s rows")
-        self.assertEqual([r["what"] for r in report["rows"]], ["act_quant", "weight_quant", "gemm", "model", "model, f32 x",
+        report = self.json("bench", "fp8", "-M", 3, "-N", 96, "-K", 200, "--groups", 5, "--warm", "--seconds", 0.01)
+        self.assertKeys(report, "isa m n k groups threads cold bandwidth_gb_s rows")
+        self.assertEqual([r["what"] for r in report["rows"]], ["act_quant", "weight_quant", "gemm", "contiguous", "masked", "model", "model, f32 x",
                                                             "bf16, f32 x", "f32, f32 x"])
         for row in report["rows"]:
             self.assertTrue(row["checked"], row)

@@ -60,6 +60,9 @@ class CudaProgram final : public Program {
   /// rows or the weights are such that it takes several.
   Result<bool> multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                  cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
+  /// multiply_together() of weights whose sums have the order of the CPU.
+  Result<bool> multiply_exact_products(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
+                                       cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
   /// Products of rows x, in one launch; false, with nothing enqueued, where it takes several.
   Result<bool> multiply_side_by_side(std::span<const StepPart> parts, const float* x, int64_t m,
                                      CudaWorkspace& work) const;

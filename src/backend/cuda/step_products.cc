@@ -21,6 +21,7 @@ constexpr int64_t kMostWeightsOfTokens = int64_t{8} << 20;
 Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                             cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const {
   const CudaWeight& front = *parts.front().weight;
+  if (front.has_exact_products()) return multiply_exact_products(c, in, parts, end, m, work);
   if (m < 1 || m > cuda::kMostStepRows || parts.size() > size_t{cuda::kMostStepProducts} || in.hadamard > 0 ||
       (in.tap >= 0 && work.observer_))
     return false;

@@ -87,7 +87,10 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
 Status CudaWeight::set_values(const QTensor& w, ThreadPool& pool) {
   LOWBIT_TRY_ASSIGN(const WeightParts parts, split_weight(w, pool));
   group = parts.group;
-  LOWBIT_TRY_ASSIGN(values, to_device(parts.values, "weights"));
+  type = parts.type;
+  const int64_t bytes = int64_t(parts.values.size());
+  LOWBIT_TRY_ASSIGN(values, cuda::allocate(bytes, "weights"));
+  LOWBIT_TRY(cuda::upload(values, parts.values.data(), bytes));
   if (!parts.scales.empty()) {
     LOWBIT_TRY_ASSIGN(scales, to_device(parts.scales, "scales"));
   }
@@ -101,6 +104,11 @@ Status CudaWeight::set_table(const QTensor& w, ThreadPool& pool) {
   const bool has_points = w.scaling.zero != ZeroKind::kNone && w.scaling.zero != ZeroKind::kOffset;
   if (is_dense(w.format) && !values.empty()) {  // a tied head: the same numbers
     table.codes = values;
+    table.format = type == cuda::ValueType::kF16    ? FormatId::kF16
+                   : type == cuda::ValueType::kBf16 ? FormatId::kBf16
+                                                    : FormatId::kF32;
+    table.row_bytes = cuda::value_row_bytes(type, w.k);
+    return {};
   } else if (!is_dense(w.format) && has_points) {  // subtracted before they are scaled: no kernel does so
     std::vector<float> all(size_t(w.n * w.k));
     pool.parallel_for(w.n, 16, [&](int64_t begin, int64_t end, int) {
@@ -150,10 +158,37 @@ WeightInfo CudaWeight::info() const {
   return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, x_group};
 }
 
+cuda::ExactProductPart CudaWeight::exact_product_part(float* y) const {
+  cuda::ExactProductPart part;
+  part.n = n, part.bias = floats_or_null(bias), part.y = y, part.ldy = n;
+  if (takes_fp8()) {
+    part.values = fp8.codes.as<uint8_t>(), part.row_bytes = CudaFp8Weight::row_bytes(k);
+    part.scales = fp8.scales.as<float>(), part.scale_rows = fp8.scale_rows;
+    part.row_step = fp8.blocks(), part.group_step = 1;
+  } else {
+    part.values = values.as<uint8_t>(), part.row_bytes = cuda::value_row_bytes(type, k);
+    part.scales = floats_or_null(scales);
+    part.row_step = 1, part.group_step = n;
+  }
+  return part;
+}
+
+cuda::ExactProducts CudaWeight::exact_products() const {
+  cuda::ExactProducts call;
+  call.type = takes_fp8() ? cuda::ValueType::kE4m3 : type;
+  call.k = k;
+  call.group = takes_fp8() ? kFp8Block : group;
+  call.rounding = takes_fp8()                        ? cuda::RowRounding::kE4m3
+                  : rounding.halves == Halves::kBf16 ? cuda::RowRounding::kBf16
+                  : rounding.halves == Halves::kF16  ? cuda::RowRounding::kF16
+                                                     : cuda::RowRounding::kNone;
+  return call;
+}
+
 Status CudaWeight::run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const {
   if (takes_codes() || takes_halves())
     return plan.run(x, floats_or_null(bias), y, cuda::Element::kF32, n, scratch, stream);
-  return cuda::f32_matmul({floats_or_null(values), floats_or_null(scales), floats_or_null(offsets),
+  return cuda::f32_matmul({values.as<uint8_t>(), type, floats_or_null(scales), floats_or_null(offsets),
                            floats_or_null(bias), n, k, group, static_cast<const float*>(x.x), y, x.m, stream});
 }
 

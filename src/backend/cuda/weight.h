@@ -7,6 +7,7 @@
 #include "backend/cuda/fp8_weight.h"
 #include "backend/step.h"
 #include "base/threads.h"
+#include "kernels/cuda_matmul_api.h"
 #include "ops/device_matmul.h"
 #include "tensor/buffer.h"
 
@@ -40,6 +41,12 @@ struct CudaWeight final : Weight {
   }
   /// Columns of x that share a scale; 0: all of a row.
   int64_t code_group() const { return plan.x_groups() ? plan.group() : 0; }
+  /// Its part of a product of few rows, in the CPU's order of sums, which y [m, n] gets. Only where the sums are such:
+  /// has_exact_products().
+  cuda::ExactProductPart exact_product_part(float* y) const;
+  bool has_exact_products() const { return multiplies && !takes_codes() && !takes_halves() && offsets.empty(); }
+  /// A call of exact_products(), but for x and its parts.
+  cuda::ExactProducts exact_products() const;
   /// y [m, n] of rows x [m, k] in f32, or of their int8 codes or halves.
   Status run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const;
 
@@ -54,6 +61,7 @@ struct CudaWeight final : Weight {
   DeviceMatmulPlan plan;           // int8 activations, and those in 16 bits where tensor cores take them
   CudaFp8Weight fp8;               // fp8 activations
   Buffer values, scales, offsets;  // f32 activations: WeightParts
+  cuda::ValueType type = cuda::ValueType::kF32;
   int64_t group = 0;
 
  private:

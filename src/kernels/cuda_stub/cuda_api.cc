@@ -8,6 +8,7 @@
 #include "kernels/cuda_gru_api.h"
 #include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_logprob_api.h"
+#include "kernels/cuda_matmul_api.h"
 #include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_operators_api.h"
 #include "kernels/cuda_packed_api.h"
@@ -69,8 +70,11 @@ Status quantize_fp8(const Fp8Quant&, void*) { return not_built(); }
 Status dequantize_fp8(const Fp8Dequant&, void*) { return not_built(); }
 Status gemm_fp8(const Fp8Gemm&, void*, const float*) { return not_built(); }
 Status grouped_gemm_fp8(const Fp8Gemm&, const Fp8Groups&, void*) { return not_built(); }
+Status gemm_fp8_by_mma(const Fp8Gemm&, const Fp8Groups&, Fp8Cores, void*) { return not_built(); }
 
 Status f32_matmul(const F32Matmul&) { return not_built(); }
+bool takes_exact_products(const ExactProducts&) { return false; }
+Status exact_products(const ExactProducts&) { return not_built(); }
 int64_t gram_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
 Status add_gram(const AddGram&) { return not_built(); }
 Status finish_gram(const double*, int64_t, double, bool, float*, void*) { return not_built(); }

@@ -5,6 +5,7 @@
 #include "tests/conformance/cuda/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
+#include "tests/conformance/exact_product_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
@@ -16,6 +17,11 @@ namespace {
 TEST(Blocks, Products) {
   LOWBIT_NEEDS_GPU();
   check_matmuls(400, 1000);
+}
+
+TEST(Blocks, ExactProducts) {
+  LOWBIT_NEEDS_GPU();
+  check_exact_product_all(400, 1500);
 }
 
 TEST(Blocks, Gram) {

@@ -52,24 +52,45 @@ TEST(CudaFp8, GemmOnTensorCores) {
   }
 }
 
-/// Rows that wgmma does not take: tensor cores on f16, whose products are exact.
-TEST(CudaFp8, GemmOnHalves) {
-  LOWBIT_NEEDS_GPU();
+/// mma.sync, whatever would be chosen. On f16 products are exact; on E4M3 sums are the hardware's.
+void check_mma(cuda::Fp8Cores cores, double tolerance) {
+  const auto product = [cores](const Fp8Gemm& g) { return cuda::gemm_fp8_by_mma(g, {}, cores, nullptr); };
+  if (!product(Fp8Gemm())) GTEST_SKIP() << "no such tensor cores";
   for (uint64_t i = 0; i < 1000; ++i) {
     Rng rng(i, 6);
     const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
     const int64_t rows[] = {1, 3, 8, 16, 17, 32, 33, 64, 100, 128, 129, 300};
     const int64_t k = i % 20 == 0 ? 64 + below(8257) : 1 + below(1500);
     check_gemm({rows[below(12)], 1 + below(500), k, 64 * (1 + below(3)), Fp8Element(below(3)), below(2) == 0,
-                below(2) == 0, true},
-               i, false, 1e-6 * std::sqrt(std::max(1.0, double(k) / 128)));
-    if (HasFatalFailure()) return;
+                below(2) == 0, i % 4 != 0},
+               i, false, tolerance * std::sqrt(std::max(1.0, double(k) / 128)), product);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 
+TEST(CudaFp8, GemmOnHalves) {
+  LOWBIT_NEEDS_GPU();
+  check_mma(cuda::Fp8Cores::kHalves, 1e-6);
+}
+
+TEST(CudaFp8, GemmOnE4m3) {
+  LOWBIT_NEEDS_GPU();
+  check_mma(cuda::Fp8Cores::kE4m3, 1e-3);
+}
+
+/// Rows that wgmma does not take.
+TEST(CudaFp8, GemmOfOddRows) {
+  LOWBIT_NEEDS_GPU();
+  for (int64_t m : {1, 9, 40, 130})
+    for (const bool special : {false, true})
+      check_gemm({m, 200, 300, 64, Fp8Element::kF32, special, special, true}, uint64_t(m), false, 1e-3);
+}
+
+using GroupedProduct = Status (*)(const Fp8Gemm&, const Fp8Groups&, void*);
+
 /// Groups of rows in both forms, empty ones and rows of no group among them. `wide`: rows that begin at multiples of 16
 /// bytes, which tensor cores of compute capability 9.0 take as they are.
-void check_groups(uint64_t seed, bool wide, double tolerance) {
+void check_groups(uint64_t seed, bool wide, double tolerance, GroupedProduct product = cuda::grouped_gemm_fp8) {
   Rng rng(seed, 8);
   const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
   const bool masked = below(2) == 0, by_column = below(2) == 0;
@@ -101,7 +122,7 @@ void check_groups(uint64_t seed, bool wide, double tolerance) {
   g.a = device_a.data(), g.b = device_b.data(), g.a_scales = device_as.data(), g.b_scales = device_bs.data();
   g.c = const_cast<float*>(device_y.data());
   (masked ? groups.rows : groups.ends) = device_numbers.data();
-  ASSERT_TRUE(cuda::grouped_gemm_fp8(g, groups, nullptr));
+  ASSERT_TRUE(product(g, groups, nullptr));
   const auto got = device_y.back();
   double error = 0, norm = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -118,7 +139,11 @@ void check_groups(uint64_t seed, bool wide, double tolerance) {
 TEST(CudaFp8, Groups) {
   LOWBIT_NEEDS_GPU();
   for (uint64_t i = 0; i < 200; ++i) {
-    check_groups(i, false, 3e-6);
+    check_groups(i, false, 3e-6, [](const Fp8Gemm& g, const Fp8Groups& groups, void* stream) {
+      return cuda::gemm_fp8_by_mma(g, groups, cuda::Fp8Cores::kHalves, stream);
+    });
+    if (HasFatalFailure()) return;
+    check_groups(i, false, 1e-3);  // the cores that are chosen
     if (HasFatalFailure()) return;
   }
 }

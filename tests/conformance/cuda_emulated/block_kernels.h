@@ -46,6 +46,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention_tensor_stream.cu"
 #include "kernels/cuda/block/attention_tensor_tiles.cu"
 #include "kernels/cuda/block/change_logits.cu"
+#include "kernels/cuda/block/exact_products.cu"
 #include "kernels/cuda/block/feed_tokens.cu"
 #include "kernels/cuda/block/flat_codes.cu"
 #include "kernels/cuda/block/halves.cu"

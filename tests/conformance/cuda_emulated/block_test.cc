@@ -7,6 +7,7 @@
 #include "tests/conformance/cuda_emulated/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
+#include "tests/conformance/exact_product_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
@@ -16,6 +17,8 @@ namespace lowbit {
 namespace {
 
 TEST(BlocksOnFibers, Products) { check_matmuls(60, 130); }
+
+TEST(BlocksOnFibers, ExactProducts) { check_exact_product_all(120, 700); }
 
 TEST(BlocksOnFibers, Gram) {
   for (const auto& [rows, k, chunk] : {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {64, 300, 64}})

@@ -12,6 +12,7 @@ cudaError_t current_device(Device* device) {
   *device = {.processors = 1, .shared_bytes = 227 << 10, .arch = 80};
   return cudaSuccess;
 }
+cudaError_t allow_shared(const void*, const Device&) { return cudaSuccess; }
 Status check_cuda(cudaError_t error, const char* where) {
   return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
 }
@@ -24,10 +25,18 @@ namespace lowbit::cuda {
 /// No tensor cores on fibers.
 bool gemm_fp8_wgmma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
+cudaError_t fp8::launch_mma_halves(const DeviceGemm&, const Fp8Groups&, const Device&, cudaStream_t) {
+  return cudaErrorInvalidConfiguration;
+}
+cudaError_t fp8::launch_mma_e4m3(const DeviceGemm&, const Fp8Groups&, const Device&, cudaStream_t) {
+  return cudaErrorInvalidConfiguration;
+}
 }  // namespace lowbit::cuda
 
 // One after the other: both have an unnamed namespace with the same names.
 #include "kernels/cuda/fp8/gemm.cu"
+// Behind it: few rows.
+#include "kernels/cuda/block/exact_products.cu"
 
 #include "tests/conformance/cuda_emulated/vector_on_device.h"
 // Behind it: the checks are written for either.
@@ -49,6 +58,9 @@ TEST(Fp8OnFibers, Gemm) {
   check_gemm({3, 70, 300, 128, Fp8Element::kF32, false, true}, 2, true, 0);
   check_gemm({67, 5, 129, 1, Fp8Element::kBf16, true, false}, 3, true, 0);
   check_gemm({65, 66, 64, 7, Fp8Element::kF16, true, true}, 4, true, 0);
+  for (int64_t m = 1; m <= 8; ++m)  // few rows
+    check_gemm({m, 70 * m, 16 * (1 + 13 * m), int64_t{1} << m, Fp8Element(m % 3), m % 2 == 0, true}, 10 + uint64_t(m),
+               true, 0);
 }
 
 }  // namespace

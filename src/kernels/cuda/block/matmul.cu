@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/block/tile.cuh"
+#include "kernels/cuda/block/weight_values.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
-#include "kernels/cuda_block_api.h"
+#include "kernels/cuda_matmul_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -14,6 +15,48 @@ using namespace block;  // NOLINT
 
 /// kPlain: no scales. kScaled: groups are whole steps of the reduction. kAny: groups of any width, offsets.
 enum class Scaling { kPlain, kScaled, kAny };
+
+/// Outputs are rows of weights. A parcel has their words, which become values on their way to shared memory: so nobody
+/// waits for them before.
+template <ValueType kType>
+struct OutputsAreWeights {
+  const uint8_t* data;
+  int64_t outputs, row_bytes, first;
+  static constexpr int kWords = 4 / kWordColumns<kType>;  // of four columns
+
+  __device__ __forceinline__ void load(int64_t step, Parcel& parcel) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kTileThreads;
+      const int64_t row = first + at / 4, byte = (step * kTileDepth + at % 4 * 4) / kWordColumns<kType> * 4;
+      float4& to = parcel.part[i];
+      to = {0, 0, 0, 0};
+      if (row >= outputs || byte >= row_bytes) continue;
+      const uint8_t* const from = data + row * row_bytes + byte;
+      if constexpr (kWords == 4) to = *reinterpret_cast<const float4*>(from);
+      if constexpr (kWords == 2) {
+        const float2 words = *reinterpret_cast<const float2*>(from);
+        to.x = words.x, to.y = words.y;
+      }
+      if constexpr (kWords == 1) to.x = *reinterpret_cast<const float*>(from);
+    }
+  }
+  __device__ __forceinline__ void store(const Parcel& parcel, TileRows& to) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kTileThreads, row = at / 4, column = at % 4 * 4;
+      const float4& from = parcel.part[i];
+      const float words[4] = {from.x, from.y, from.z, from.w};
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        float v[kWordColumns<kType>];
+        values_of_word<kType>(__float_as_uint(words[w]), v);
+#pragma unroll
+        for (int j = 0; j < kWordColumns<kType>; ++j) to[column + w * kWordColumns<kType> + j][row] = v[j];
+      }
+    }
+  }
+};
 
 /// The sums of a group join those of the row: acc = fma(S, scale, acc), then fma(sum of x, offset, acc).
 __device__ __forceinline__ void scale_accumulate(const F32Matmul& call, int64_t group, int64_t first_column, Sums& sums,
@@ -50,11 +93,12 @@ __device__ __forceinline__ void store_outputs(const F32Matmul& call, int64_t fir
   }
 }
 
-template <Scaling kScaling>
+template <Scaling kScaling, ValueType kType>
 __global__ void __launch_bounds__(kTileThreads, kScaling == Scaling::kPlain ? 2 : 1)
     matmul_tiles(const __grid_constant__ F32Matmul call) {
   const int64_t first_row = int64_t{blockIdx.y} * kTile, first_column = int64_t{blockIdx.x} * kTile;
-  const OutputsAreRows x{call.x, call.m, call.k, first_row}, w{call.values, call.n, call.k, first_column};
+  const OutputsAreRows x{call.x, call.m, call.k, first_row};
+  const OutputsAreWeights<kType> w{call.values, call.n, value_row_bytes(kType, call.k), first_column};
   Sums sums = {}, acc = {};
   float x_sums[kMicro] = {};
   each_step(x, w, call.k, [&](int64_t step, const TileRows& a, const TileRows& b) {
@@ -82,18 +126,52 @@ __global__ void __launch_bounds__(kTileThreads, kScaling == Scaling::kPlain ? 2 
   store_outputs(call, first_row, first_column, kScaling == Scaling::kPlain ? sums : acc);
 }
 
+template <ValueType kType>
+auto* tiles_kernel(const F32Matmul& call) {
+  const bool whole = call.group % kTileDepth == 0 || call.group >= call.k;
+  return call.scales == nullptr             ? &matmul_tiles<Scaling::kPlain, kType>
+         : whole && call.offsets == nullptr ? &matmul_tiles<Scaling::kScaled, kType>
+                                            : &matmul_tiles<Scaling::kAny, kType>;
+}
+auto* tiles_kernel(const F32Matmul& call) {
+  switch (call.type) {
+    case ValueType::kInt8:
+      return tiles_kernel<ValueType::kInt8>(call);
+    case ValueType::kE4m3:
+      return tiles_kernel<ValueType::kE4m3>(call);
+    case ValueType::kF16:
+      return tiles_kernel<ValueType::kF16>(call);
+    case ValueType::kBf16:
+      return tiles_kernel<ValueType::kBf16>(call);
+    case ValueType::kF32:
+      break;
+  }
+  return tiles_kernel<ValueType::kF32>(call);
+}
+
+ExactProducts exact_product_of(const F32Matmul& call) {
+  ExactProducts few;
+  few.count = 1;
+  few.parts[0] = {call.values, value_row_bytes(call.type, call.k), call.n, call.scales, 1, 1, call.n, call.bias, call.y,
+                  call.n};
+  few.type = call.type;
+  few.m = call.m, few.k = call.k, few.group = call.group;
+  few.rows = call.x;
+  few.stream = call.stream;
+  return few;
+}
+
 }  // namespace
 
 Status f32_matmul(const F32Matmul& call) {
   if (call.m == 0 || call.n == 0) return {};
-  const bool whole = call.group % kTileDepth == 0 || call.group >= call.k;
-  auto* const kernel = call.scales == nullptr             ? &matmul_tiles<Scaling::kPlain>
-                       : whole && call.offsets == nullptr ? &matmul_tiles<Scaling::kScaled>
-                                                          : &matmul_tiles<Scaling::kAny>;
+  if (call.m <= kMostStepRows && call.offsets == nullptr)
+    if (const ExactProducts few = exact_product_of(call); takes_exact_products(few)) return exact_products(few);
   const dim3 grid(static_cast<unsigned>((call.n + kTile - 1) / kTile),
                   static_cast<unsigned>((call.m + kTile - 1) / kTile));
-  return check_cuda(launch(kernel, grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
-                    "f32 matmul");
+  return check_cuda(
+      launch(tiles_kernel(call), grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
+      "f32 matmul");
 }
 
 }  // namespace lowbit::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_fp8_api.h"
+#include "kernels/cuda_matmul_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -74,6 +75,25 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Dev
       if (row0 + y + 16 * i < g.m && col0 + x + 16 * j < g.n) store(g, row0 + y + 16 * i, col0 + x + 16 * j, acc[i][j]);
 }
 
+/// Few rows of a, whose sums go over k in order, too. Behind column k would be what nobody has written.
+ExactProducts exact_product_of(const DeviceGemm& g, void* stream) {
+  ExactProducts call;
+  call.count = 1;
+  call.type = ValueType::kE4m3;
+  call.rounding = RowRounding::kE4m3;
+  call.m = g.k % 16 == 0 ? g.m : 0;
+  call.k = g.k, call.group = kFp8Block;
+  call.codes = g.a, call.ldcodes = g.lda, call.code_scales = g.a_scales;
+  call.scale_row = g.a_scales_by_column ? 1 : g.lda_scales, call.scale_block = g.a_scales_by_column ? g.lda_scales : 1;
+  call.parts[0] = {g.b, g.ldb, g.n, g.b_scales, g.b_rows, g.ldb_scales, 1, g.bias, g.c, g.ldc};
+  call.y_element = g.element == Fp8Element::kF32   ? Element::kF32
+                   : g.element == Fp8Element::kF16 ? Element::kF16
+                                                   : Element::kBf16;
+  call.new_weights = true;  // whoever calls may just have quantized them
+  call.stream = stream;
+  return call;
+}
+
 }  // namespace
 
 Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
@@ -81,6 +101,7 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
   const DeviceGemm g{operands, bias};
   cudaError_t error = cudaSuccess;
   if (gemm_fp8_wgmma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
+  if (const ExactProducts few = exact_product_of(g, stream); takes_exact_products(few)) return exact_products(few);
   if (gemm_fp8_mma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
   constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
@@ -100,6 +121,18 @@ Status grouped_gemm_fp8(const Fp8Gemm& operands, const Fp8Groups& groups, void* 
     return check_cuda(error, "fp8 product of groups");
   return fail(ErrorCode::kUnsupported, "fp8 product of groups",
               "scales of b for " + std::to_string(operands.b_rows) + " rows", "for multiples of 64 rows, such as 128");
+}
+
+Status gemm_fp8_by_mma(const Fp8Gemm& operands, const Fp8Groups& groups, Fp8Cores cores, void* stream) {
+  Device device;
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "fp8 product");
+  if ((cores == Fp8Cores::kE4m3 && device.arch < kFirstWithE4m3) || operands.b_rows % kMmaScaleRows != 0)
+    return fail(ErrorCode::kUnsupported, "fp8 product by mma.sync",
+                "compute capability " + std::to_string(device.arch) + ", scales of b for " +
+                    std::to_string(operands.b_rows) + " rows",
+                "89 or higher for E4M3, multiples of 64 rows");
+  const auto run = cores == Fp8Cores::kE4m3 ? &fp8::launch_mma_e4m3 : &fp8::launch_mma_halves;
+  return check_cuda(run({operands, nullptr}, groups, device, static_cast<cudaStream_t>(stream)), "fp8 product");
 }
 
 }  // namespace lowbit::cuda
