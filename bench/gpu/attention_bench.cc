@@ -1,6 +1,6 @@
 // Times attention on f16 pages on a GPU: prompts, and one new row per sequence with its rotation. Every answer is first
 // compared with the CPU's, bit for bit, on a short sequence, and with another kernel's at the size that is timed.
-// Usage: lowbit_attention_bench [prompt | decode [SHAPE]]: those alone.
+// Usage: lowbit_attention_bench [prompt | decode [SHAPE [sequences positions]]]: those alone.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kLayers = 24;  // of the pages that decoding goes through
+constexpr int64_t kMostLayers = 24, kMostBytes = int64_t{2} << 30;  // of the pages that decoding goes through
 constexpr int kReplays = 3;
 
 struct Shape {
@@ -236,10 +236,11 @@ void time_prompt(const Shape& shape, int64_t rows, int64_t position, void* strea
 }
 
 void time_decode(const Shape& shape, int64_t sequences, int64_t position, void* stream) {
-  const Case c(shape, sequences, position, 1, kLayers);
+  const double bytes = 4.0 * double(sequences * position * shape.kv_heads * shape.head_dim);
+  const int64_t layers = std::clamp(int64_t(double(kMostBytes) / bytes), int64_t{2}, kMostLayers);
+  const Case c(shape, sequences, position, 1, layers);
   const int64_t spans = Tiles::spans(c);
   const Tiles tiles(c, cuda::attention_tile_queries(shape.group()), spans > 1), alone(c, 16, false);
-  const double bytes = 4.0 * double(sequences * position * shape.kv_heads * shape.head_dim);
   std::printf("decode %-8s B=%-2d behind %5d:", shape.name, int(sequences), int(position));
   std::vector<float> results[2];
   for (const bool exact : {true, false}) {
@@ -252,7 +253,7 @@ void time_decode(const Shape& shape, int64_t sequences, int64_t position, void* 
     step(1);
     must(cuda::synchronize(stream));
     results[exact ? 0 : 1] = c.output();
-    const double us = time_calls(stream, kLayers, step);
+    const double us = time_calls(stream, layers, step);
     std::printf("  %s %7.2f us %6.0f GB/s", exact ? "exact" : "tensor", us, 1e-3 * bytes / us);
   }
   std::printf("  relative %.1e\n", distance(results[1], results[0], shape.head_dim));
@@ -269,7 +270,7 @@ void time_decode(const Shape& shape, int64_t sequences, int64_t position, void* 
   }
 }
 
-void run(const std::string& only, const std::string& of_shape) {
+void run(const std::string& only, const std::string& of_shape, int64_t only_sequences, int64_t only_position) {
   must(cuda::use_device(0));
   const cuda::Stream stream = must(cuda::Stream::create());
   ThreadPool pool(4);
@@ -282,9 +283,19 @@ void run(const std::string& only, const std::string& of_shape) {
   }
   for (const Shape& shape : kShapes) {
     if (only == "prompt" || (!of_shape.empty() && of_shape != shape.name)) continue;
-    for (const auto& [sequences, position] :
-         {std::pair<int64_t, int64_t>{1, 200}, {1, 520}, {1, 2060}, {1, 8200}, {16, 520}, {32, 520}, {16, 4100}})
-      time_decode(shape, sequences, position, stream.handle());
+    for (const auto& [sequences, position] : {std::pair<int64_t, int64_t>{1, 200},
+                                              {1, 520},
+                                              {1, 2060},
+                                              {1, 4090},
+                                              {1, 8200},
+                                              {1, 16380},
+                                              {1, 65520},
+                                              {16, 520},
+                                              {32, 520},
+                                              {16, 4100},
+                                              {4, 16380}})
+      if (only_sequences == 0 || (sequences == only_sequences && position == only_position))
+        time_decode(shape, sequences, position, stream.handle());
   }
 }
 
@@ -292,6 +303,7 @@ void run(const std::string& only, const std::string& of_shape) {
 }  // namespace lowbit
 
 int main(int argc, char** argv) {
-  lowbit::run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
+  lowbit::run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", argc > 3 ? std::atoi(argv[3]) : 0,
+              argc > 4 ? std::atoi(argv[4]) : 0);
   return 0;
 }

@@ -23,8 +23,6 @@ Status CudaProgram::run_packed(const AttentionStep& step, Run& run) const {
   LOWBIT_TRY(cuda::pack_pages({call.kv, work.batch_.pack_tasks(), work.batch_.pack_count(), work.stream()}));
   LOWBIT_TRY(cuda::pack_pages({call.kv, work.batch_.demote_tasks(), work.batch_.demote_count(), work.stream(), true}));
   if (work.batch_.single_rows()) call.arrived = work.arrived_.as<uint32_t>();  // it has room for the tiles of each row
-  // A block takes several spans at a time: apart they lie only where there would be too few blocks.
-  if (call.attend.tile_count * a.kv_heads >= work.multiprocessors_ * 3 / 4) call.attend.results = nullptr;
   LOWBIT_TRY(cuda::attend_packed(call));
   return cuda::hadamard_rows(work.slot(step.to), run.m, a.q_size(), block, hadamard_scale(block), work.stream());
 }

@@ -37,6 +37,13 @@ __device__ __forceinline__ void load_transposed_matrices(uint32_t (&to)[4], cons
                : "memory");
 }
 
+/// Copies of this thread since the last end form a group; waits until at most kLeft groups are under way.
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 /// 2 to the power of x, to about 22 bits; results that are not normal are 0.
 __device__ __forceinline__ float power_of_two(float x) {
   float y;

@@ -93,6 +93,10 @@ TEST(Steps, AttentionOnTensorCores) {
   for (const int64_t position : {0, 1, 63, 64, 255, 256, 257, 511, 2050})
     check_tensor_attention({.heads = 8, .kv_heads = 2, .head_dim = 128, .position = position, .rows = 20});
   check_tensor_attention({.heads = 8, .kv_heads = 2, .head_dim = 128, .position = 0, .rows = 700});
+  for (const int64_t window : {0, 3000})  // more spans than thread blocks: warps go from one to the next
+    for (const auto& [heads, head_dim] : {std::pair<int64_t, int64_t>{8, 128}, {16, 128}, {6, 64}, {2, 64}, {14, 128}})
+      check_tensor_attention(
+          {.heads = heads, .kv_heads = 2, .head_dim = head_dim, .window = window, .position = 8150, .rows = 20});
   check_tensor_attention_of_no_numbers();
 }
 

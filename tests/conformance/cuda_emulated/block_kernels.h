@@ -43,6 +43,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention_prompt.cu"
 #include "kernels/cuda/block/attention_step.cu"
 #include "kernels/cuda/block/attention_tensor_step.cu"
+#include "kernels/cuda/block/attention_tensor_stream.cu"
 #include "kernels/cuda/block/attention_tensor_tiles.cu"
 #include "kernels/cuda/block/change_logits.cu"
 #include "kernels/cuda/block/exact_products.cu"

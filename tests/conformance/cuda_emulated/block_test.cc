@@ -59,6 +59,8 @@ TEST(StepsOnFibers, RowsThatDecode) {
 TEST(StepsOnFibers, AttentionOnTensorCores) {
   check_tensor_attention({.heads = 3, .kv_heads = 1, .head_dim = 64, .position = 250, .rows = 22});
   check_tensor_attention({.heads = 4, .kv_heads = 1, .head_dim = 128, .position = 0, .rows = 5});
+  check_tensor_attention({.heads = 8, .kv_heads = 1, .head_dim = 128, .window = 600, .position = 2302, .rows = 3});
+  check_tensor_attention({.heads = 6, .kv_heads = 2, .head_dim = 64, .position = 2303, .rows = 2});
   check_tensor_attention({.heads = 4, .kv_heads = 2, .head_dim = 16, .window = 70, .position = 100, .rows = 9});
   check_tensor_attention({.heads = 1, .kv_heads = 1, .head_dim = 136, .position = 62, .rows = 3});
   check_tensor_attention({.heads = 2, .kv_heads = 1, .head_dim = 256, .position = 250, .rows = 9});

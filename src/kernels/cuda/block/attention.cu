@@ -148,8 +148,6 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
   }
 }
 
-constexpr int kMergeWarps = kPagedThreads / 32;  // each merges a query
-
 template <bool kTensor>
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
@@ -157,10 +155,10 @@ __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_consta
   let_successor_start();
   const PagedTile tile = paged_tile(call);
   wait_for_predecessor();
-  const int warp = static_cast<int>(threadIdx.x) / 32, query = static_cast<int>(blockIdx.z) * kMergeWarps + warp;
-  if (query >= tile.count) return;
-  merge_query<kTensor>(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim),
-                       factors + 32 * warp);
+  const MergePart part = merge_part(call);
+  if (part.query < tile.count)
+    merge_elements<kTensor>(call, tile, static_cast<int>(blockIdx.x), part.query, part.begin,
+                            factors + threadIdx.x / 32 * 32);
 }
 
 template <int kQueries>
@@ -197,8 +195,6 @@ Status attend_pages(const AttendPages& call) {
 }
 
 Status block::merge_spans(const AttendPages& call, bool overlap) {
-  const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads),
-                  static_cast<unsigned>((call.tile_queries + kMergeWarps - 1) / kMergeWarps));
   auto* const kernel = takes_tensor_cores(call) ? &merge_tiles<true> : &merge_tiles<false>;
   Device device{};
   auto e = current_device(&device);
@@ -206,7 +202,7 @@ Status block::merge_spans(const AttendPages& call, bool overlap) {
   // multiprocessors before and after it.
   if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(kernel), device);
   if (e != cudaSuccess) return check_cuda(e, "attention");
-  return check_cuda(launch(kernel, grid, dim3(kPagedThreads), kMergeWarps * 32 * sizeof(SpanFactors),
+  return check_cuda(launch(kernel, merge_grid(call), dim3(kPagedThreads), kPagedThreads * sizeof(SpanFactors),
                            static_cast<cudaStream_t>(call.stream), overlap, call),
                     "attention");
 }

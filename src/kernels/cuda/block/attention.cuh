@@ -216,19 +216,26 @@ struct __align__(16) SpanFactors {
   int seen;  // 0: nothing of it, 1: it is the first, 2: neither
 };
 
-/// merge_tile() for one query and some of its elements, by one warp: lanes are spans, up to 32 at a time, and work out
-/// their factors in `factors` [32], then elements. Largest scores so far are a prefix of maxima.
+/// merge_tile() for 32 elements of one query from `begin` on, by one warp: lanes are spans, 32 at a time, and work out
+/// their factors in `factors` [32], then elements. Largest scores so far are a prefix of maxima. What a lane adds is
+/// asked for at once, before: one after the other the spans of a long context would wait for memory that often.
 template <bool kTensor = false>
-__device__ __forceinline__ void merge_query(const AttendPages& call, const PagedTile& tile, int index, int query,
-                                            int begin, int end, SpanFactors* factors) {
-  constexpr int kMost = static_cast<int>(kMostHeadDim) / 32;
+__device__ __forceinline__ void merge_elements(const AttendPages& call, const PagedTile& tile, int index, int query,
+                                               int begin, SpanFactors* factors) {
   const auto power = [](float x) { return kTensor ? power_of_two(x) : exp_of_difference(x); };
-  const int lane = static_cast<int>(threadIdx.x) % 32, position = tile.position(query);
+  const int lane = static_cast<int>(threadIdx.x) % 32, element = begin + lane, position = tile.position(query);
+  const bool has_element = element < static_cast<int>(call.kv.head_dim);
   const float* const results = result_of(call, index, tile.kv_head, 0, query);
   const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
-  float all[kMost] = {}, total = 0, carry = -INFINITY;
+  float all = 0, total = 0, carry = -INFINITY;
   for (int first = 0; first < tile.spans; first += 32) {
     const int part = first + lane, count = min(tile.spans - first, 32);
+    float sums[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      sums[i] = 0;
+      if (i < count && has_element) sums[i] = load_from_others(results + (first + i) * apart + 2 + element);
+    }
     const Seen seen = seen_of(position, tile.first_span + part, call.window);
     const bool there = part < tile.spans && !seen.nothing();
     SpanFactors own = {0, 0, 0, there ? seen.is_first ? 1 : 2 : 0};
@@ -246,24 +253,30 @@ __device__ __forceinline__ void merge_query(const AttendPages& call, const Paged
     __syncwarp();  // what was there has been read
     factors[lane] = own;
     __syncwarp();
-#pragma unroll 8
-    for (int i = 0; i < count; ++i) {
-      const SpanFactors by = factors[i];
-      const float* const from = results + (first + i) * apart + 2 + begin;
-      if (by.seen != 0) total = by.seen == 1 ? by.total : __fmaf_rn(by.total, by.here, __fmul_rn(total, by.before));
 #pragma unroll
-      for (int e = 0; e < kMost; ++e) {
-        if (begin + 32 * e + lane >= end || by.seen == 0) continue;
-        const float sum = load_from_others(from + 32 * e + lane);
-        all[e] = by.seen == 1 ? sum : __fmaf_rn(sum, by.here, __fmul_rn(all[e], by.before));
-      }
+    for (int i = 0; i < 32; ++i) {  // behind the last span there are none to see
+      const SpanFactors by = factors[i];
+      if (by.seen == 0) continue;
+      total = by.seen == 1 ? by.total : __fmaf_rn(by.total, by.here, __fmul_rn(total, by.before));
+      all = by.seen == 1 ? sums[i] : __fmaf_rn(sums[i], by.here, __fmul_rn(all, by.before));
     }
   }
-  float* const to = call.out + tile.offset(call, query) + begin;
-  const float by = __fdiv_rn(1.0f, total);
-#pragma unroll
-  for (int e = 0; e < kMost; ++e)
-    if (begin + 32 * e + lane < end) to[32 * e + lane] = __fmul_rn(all[e], by);
+  if (has_element) call.out[tile.offset(call, query) + element] = __fmul_rn(all, __fdiv_rn(1.0f, total));
+}
+
+/// Thread blocks of kPagedThreads whose warps have 32 elements of a query each: that of the calling warp.
+struct MergePart {
+  int query, begin;
+};
+__device__ __forceinline__ MergePart merge_part(const AttendPages& call) {
+  const int parts = (static_cast<int>(call.kv.head_dim) + 31) / 32;
+  const int at = static_cast<int>(blockIdx.z * kPagedThreads + threadIdx.x) / 32;
+  return {at / parts, at % parts * 32};
+}
+inline dim3 merge_grid(const AttendPages& call) {
+  const int64_t threads = call.tile_queries * ((call.kv.head_dim + 31) / 32) * 32;
+  return dim3(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads),
+              static_cast<unsigned>((threads + kPagedThreads - 1) / kPagedThreads));
 }
 
 /// Puts the spans of all tiles together. `overlap`: starts while its predecessor finishes.

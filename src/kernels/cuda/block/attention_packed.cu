@@ -16,7 +16,7 @@ namespace {
 
 using namespace block;  // NOLINT
 
-constexpr int kMostTeams = 4, kMostQueries = 8, kMergeAtOnce = 16;
+constexpr int kMostTeams = 4, kMostQueries = 8;
 
 /// Rows that x of keys has room for.
 constexpr LOWBIT_HD int key_rows(int64_t d) { return d <= 128 ? 128 : 256; }
@@ -270,68 +270,14 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
     attend.out[tile.offset(attend, at / d) + at % d] = __fmul_rn(all[at], __fdiv_rn(1.0f, running[at / d].total));
 }
 
-/// Puts the spans of a query together in ascending order, a thread for each element. How they join is worked out before
-/// for all of a chunk, a thread for each span.
-struct MergeShared {
-  Joining joining[kPagedThreads];
-  float totals[kPagedThreads], most_of_warp[kPagedThreads / 32];
-};
-__device__ __forceinline__ void join_chunk(const AttendPages& call, const PagedTile& tile, int query, int first,
-                                           float before_all, MergeShared& shared) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, part = first + thread;
-  const Seen seen = seen_of(tile.position(query), tile.first_span + part, call.window);
-  const bool there = part < tile.spans && !seen.nothing();
-  const float* const from = result_of(call, min(part, tile.spans - 1), query);
-  const float own = there ? from[0] : -INFINITY;
-  shared.totals[thread] = from[1];
-  float most = fmaxf(own, before_all);
-#pragma unroll
-  for (int w = 1; w < 32; w *= 2) most = fmaxf(most, __shfl_sync(0xffffffffu, most, max(lane - w, 0), 32));
-  if (lane == 31) shared.most_of_warp[thread / 32] = most;
-  __syncthreads();
-  float before = before_all;
-  for (int i = 0; i < thread / 32; ++i) before = fmaxf(before, shared.most_of_warp[i]);
-  const float last = __shfl_sync(0xffffffffu, most, max(lane - 1, 0), 32);
-  most = fmaxf(most, before);
-  before = lane == 0 ? before : fmaxf(before, last);
-  const Merging by = {exp_f32(__fsub_rn(before, shift_of(most))), exp_f32(__fsub_rn(own, shift_of(most)))};
-  shared.joining[thread] = {by, !there ? 0 : seen.is_first ? 1 : 2};
-  __syncthreads();
-}
-
 __global__ void __launch_bounds__(kPagedThreads) merge_packed_tiles(const __grid_constant__ AttendPages call) {
-  __shared__ MergeShared shared;
+  __shared__ SpanFactors factors[kPagedThreads];
   let_successor_start();
   wait_for_predecessor();
   const PagedTile tile = packed_tile(call);
-  const int query = static_cast<int>(blockIdx.z), i = static_cast<int>(threadIdx.x),
-            d = static_cast<int>(call.kv.head_dim);
-  if (query >= tile.count) return;
-  const auto load = [&](int first, float(&sums)[kMergeAtOnce]) {
-#pragma unroll
-    for (int p = 0; p < kMergeAtOnce; ++p)
-      sums[p] = first + p < tile.spans && i < d ? result_of(call, first + p, query)[2 + i] : 0.0f;
-  };
-  float all = 0, total = 0, most = -INFINITY, next[kMergeAtOnce];
-  load(0, next);
-  for (int chunk = 0; chunk < tile.spans; chunk += kPagedThreads) {
-    join_chunk(call, tile, query, chunk, most, shared);
-    for (int w = 0; w < kPagedThreads / 32; ++w) most = fmaxf(most, shared.most_of_warp[w]);
-    for (int first = 0; first < kPagedThreads && chunk + first < tile.spans; first += kMergeAtOnce) {
-      float sums[kMergeAtOnce];
-#pragma unroll
-      for (int p = 0; p < kMergeAtOnce; ++p) sums[p] = next[p];
-      load(chunk + first + kMergeAtOnce, next);
-#pragma unroll
-      for (int p = 0; p < kMergeAtOnce; ++p) {
-        const Joining& join = shared.joining[first + p];
-        all = joined(join, sums[p], all);
-        total = joined(join, shared.totals[first + p], total);
-      }
-    }
-    __syncthreads();
-  }
-  if (i < d) call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, total));
+  const MergePart part = merge_part(call);
+  if (part.query < tile.count)
+    merge_elements(call, tile, static_cast<int>(blockIdx.x), part.query, part.begin, factors + threadIdx.x / 32 * 32);
 }
 
 cudaError_t launch_packed(const AttendPacked& call, const Device& device) {
@@ -360,10 +306,8 @@ Status attend_packed(const AttendPacked& call) {
   if (e == cudaSuccess)
     e = takes_packed_spans(call, device) ? attend_packed_spans(call, device) : launch_packed(call, device);
   if (e == cudaSuccess && a.results != nullptr && !joins_packed_spans(call, device))
-    e = launch(merge_packed_tiles,
-               dim3(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
-                    static_cast<unsigned>(a.tile_queries)),
-               dim3(kPagedThreads), 0, static_cast<cudaStream_t>(a.stream), device.bulk_copies, a);
+    e = launch(merge_packed_tiles, merge_grid(a), dim3(kPagedThreads), 0, static_cast<cudaStream_t>(a.stream),
+               device.bulk_copies, a);
   return check_cuda(e, "attention");
 }
 

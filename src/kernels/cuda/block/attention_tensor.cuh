@@ -8,6 +8,9 @@
 #include "kernels/cuda/block/attention.cuh"
 #include "kernels/cuda/half_matrices.cuh"
 
+namespace lowbit::cuda {
+struct Device;
+}
 namespace lowbit::cuda::block {
 
 constexpr int kTensorPage = static_cast<int>(kKvPage), kTensorRows = 16;
@@ -76,5 +79,9 @@ __device__ __forceinline__ float joined_page(const Merging& by, float sum, float
 __device__ __forceinline__ bool has_no_number(uint32_t pair) {
   return (pair & 0x7c00u) == 0x7c00u || (pair & 0x7c000000u) == 0x7c000000u;
 }
+
+/// attend_tensor_step() of more spans than its thread blocks run at once.
+bool takes_tensor_stream(const AttendPages& call, const Device& device);
+Status attend_tensor_stream(const AttendStep& call, const Device& device);
 
 }  // namespace lowbit::cuda::block

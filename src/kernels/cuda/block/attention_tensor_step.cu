@@ -352,6 +352,7 @@ bool block::has_tensor_step(int64_t head_dim, int64_t shared_bytes) {
 Status block::attend_tensor_step(const AttendStep& call) {
   Device device{};
   auto e = current_device(&device);
+  if (e == cudaSuccess && takes_tensor_stream(call.attend, device)) return attend_tensor_stream(call, device);
   if (e == cudaSuccess)
     e = call.attend.kv.head_dim == 64 ? launch_tensor_rows<64>(call, device) : launch_tensor_rows<128>(call, device);
   return check_cuda(e, "attention");

@@ -56,6 +56,10 @@ inline void load_any_matrices(uint32_t (&to)[4], const void* row, bool transpose
 inline void load_matrices(uint32_t (&to)[4], const void* row) { load_any_matrices(to, row, false); }
 inline void load_transposed_matrices(uint32_t (&to)[4], const void* row) { load_any_matrices(to, row, true); }
 
+inline void end_copies() {}
+template <int kLeft>
+void wait_for_copies() {}
+
 inline float power_of_two(float x) { return std::exp2(x); }
 
 }  // namespace lowbit::cuda

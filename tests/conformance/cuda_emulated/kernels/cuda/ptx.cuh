@@ -7,7 +7,10 @@
 
 namespace lowbit::cuda {
 
-#define LOWBIT_DYNAMIC_SHARED(name) alignas(128) static uint8_t name[227 << 10]
+/// Shared memory is NaN until a block has written it.
+#define LOWBIT_DYNAMIC_SHARED(name)            \
+  alignas(128) static uint8_t name[227 << 10]; \
+  if (threadIdx.x == 0) std::memset(name, 0xff, sizeof(name))
 
 inline void let_successor_start() {}
 inline void wait_for_predecessor() {}
