@@ -231,6 +231,7 @@ void check_all_packed_attention(int64_t longest) {
   check_packed_attention({aging, 2, 1, 64, {{some + 15, 2}, {some - 1, 3}}, 500});
   check_packed_attention({fp8, 2, 1, 64, {{some, 1}}, 0, 1.0, true});
   for (const int64_t group : {8, 16}) check_packed_attention({{4, 4, 64}, group, 1, 128, {{some, 1}, {300, 2}}});
+  for (const int64_t d : {64, 128}) check_packed_attention({{4, 4, 0}, 4, 1, d, {{200, 1}, {130, 2}}});  // one span
   check_packed_attention({{4, 4, 0}, 8, 1, 64, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 8, 2, 128, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 9, 3, 64, {{4032, 1}}});

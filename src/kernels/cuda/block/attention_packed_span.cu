@@ -11,8 +11,8 @@ namespace {
 using namespace block;  // NOLINT
 
 /// Whether a thread block may take all spans of a tile, one after the other. On an H100 and an H200, not on fibers, the
-/// second span that is not whole saw the f16 pages of the first one: until that is understood the general kernel does
-/// such tiles, and spans are apart wherever there is room for results.
+/// second span that is not whole saw the f16 pages of the first one, and contexts of one span were wrong in a program:
+/// until that is understood the general kernel does such tiles (docs/adr/0185-packed-spans-apart.md).
 constexpr bool kTakesSpansTogether = false;
 
 /// How a launch with results for each span is divided: blockIdx.z below `blocks` has one of the spans that are not
@@ -403,7 +403,7 @@ bool block::takes_packed_spans(const AttendPacked& call, const Device& device) {
   const int64_t head = call.attend.kv.head_dim;
   constexpr auto kMostShared = static_cast<int64_t>(sizeof(SpanShared<PackedForm<128, 4, 2, 2>>));
   if (call.kv.packed.fp8 || call.kv.old.tables != nullptr || keys == 3) return false;
-  if (!kTakesSpansTogether && call.attend.results == nullptr && call.attend.spans != 1) return false;
+  if (!kTakesSpansTogether && call.attend.results == nullptr) return false;
   return (head == 64 || head == 128) && call.attend.tile_queries == 4 && call.teams == 0 &&
          (keys == values || (keys == 4 && values == 2)) && device.shared_bytes >= kMostShared;
 }
