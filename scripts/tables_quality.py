@@ -94,12 +94,15 @@ def best(report: dict) -> str:
 
 
 def presets(report: dict) -> str:
-    """The three presets: what each loses, and how long it takes."""
+    """The three presets beside llama.cpp's types: what each loses, and how long it takes."""
+    rival = json.loads((ROOT / "bench/results/presets_llama_cpp.json").read_text())
     lines = ["| `--preset` | bits/weight | size, MB | perplexity / the original's | divergence | same likeliest token | on TinyStories | on its own text | seconds |", "|---" * 9 + "|"]
-    for r in report["rows"]:
-        lines.append(f"| `{r['preset']}` | {r['bits_per_weight']:.2f} | {r['megabytes']:.0f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | {100 * r['top1']:.0f} % | {r['tiny_ratio']:.3f} | "
-                     f"{r['held_out_ratio']:.3f} | {r['seconds']:.0f} |")
-    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; {report['device']} and {report['host']}.")
+    for r in report["rows"] + rival["rows"]:
+        name = f"`{r['preset']}`" if "preset" in r else f"llama.cpp {r['type']}"
+        lines.append(f"| {name} | {r['bits_per_weight']:.2f} | {r['megabytes']:.0f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | {100 * r['top1']:.0f} % | "
+                     f"{optional(r.get('tiny_ratio'), 3)} | {optional(r.get('held_out_ratio'), 3)} | {optional(r.get('seconds'), 0)} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; {report['device']} and {report['host']}. "
+                              "Presets have no text but the model's own; llama.cpp's types an importance matrix of WikiText-2's training part.")
 
 
 def calibration(report: dict) -> str:
