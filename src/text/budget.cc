@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 #include <time.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace lowbit::text {
 namespace {
 
-// A file of 10 MB is read within one budget and built within the other: together less than the file and 256 MiB. A
-// vocabulary of 262,144 tokens and 580,000 merges, of the largest there are, takes 92 MB of the second.
+// A file is read within one budget and built within the other: together less than the file and 256 MiB, so that neither
+// grows further behind 8 MiB. A vocabulary of 262,144 tokens and 580,000 merges, of the largest there are, takes 92 MB
+// of the second.
 constexpr std::size_t kFileBytes = std::size_t{64} << 20, kSpecBytes = std::size_t{112} << 20, kBytesPerFileByte = 4;
+constexpr std::size_t kMostSizeThatCounts = std::size_t{8} << 20;
 constexpr std::size_t kFileSteps = std::size_t{1} << 29, kStepsPerFileByte = 64;
 // A text of one word per character takes 320 bytes per byte in five steps of splitting.
 constexpr std::size_t kTextBytes = std::size_t{128} << 20, kBytesPerTextByte = 512;
@@ -28,12 +31,12 @@ std::size_t line(std::size_t fixed, std::size_t slope, std::size_t n) {
 }  // namespace
 
 Budget Budget::of_file(std::size_t bytes) {
-  return {ErrorCode::kCorrupt, bytes, line(kFileBytes, kBytesPerFileByte, bytes),
+  return {ErrorCode::kCorrupt, bytes, line(kFileBytes, kBytesPerFileByte, std::min(bytes, kMostSizeThatCounts)),
           line(kFileSteps, kStepsPerFileByte, bytes), kPatternSeconds};
 }
 
 Budget Budget::of_spec(std::size_t bytes) {
-  return {ErrorCode::kCorrupt, bytes, line(kSpecBytes, kBytesPerFileByte, bytes),
+  return {ErrorCode::kCorrupt, bytes, line(kSpecBytes, kBytesPerFileByte, std::min(bytes, kMostSizeThatCounts)),
           line(kFileSteps, kStepsPerFileByte, bytes), kPatternSeconds};
 }
 

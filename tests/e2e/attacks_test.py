@@ -143,13 +143,18 @@ class Attacks(cli.CliTest):
         self.assertRegex(errors, "warning: .*tokenizer.ggml.pre.*gpt-2")
 
     def test_json_of_many_values(self):
-        for name, text in (("config.json", '{"x": [' + 10_000_000 * "{}," + "1]}"), ("config.json", '{"x": [' + 3_000_000 * "[]," + "1]}"),
-                           ("tokenizer.json", '{"x": [' + 3_300_000 * "{}," + "1]}"), ("config.json", 1_000_000 * "[")):
-            good = (self.copy / name).read_bytes()
-            (self.copy / name).write_text(text)
+        for name, item, count in (("config.json", "{},", 10_000_000), ("config.json", "[],", 3_000_000), ("tokenizer.json", "{},", 3_300_000),
+                                  ("tokenizer.json", "{},", 33_000_000), ("config.json", "[", 1_000_000)):
+            file = self.copy / name
+            good = file.read_bytes()
+            with file.open("w") as bad:  # in pieces, as in attack()
+                bad.write('{"x": [')
+                for _ in range(100):
+                    bad.write(count // 100 * item)
+                bad.write("1]}")
             # Larger than 10 MB: only the memory is promised.
-            self.attack("run", self.copy, "-p", "x", "-n", 1, size=len(text), codes=(1,))
-            (self.copy / name).write_bytes(good)
+            self.attack("run", self.copy, "-p", "x", "-n", 1, size=file.stat().st_size, codes=(1,))
+            file.write_bytes(good)
 
     def test_archives_and_networks_that_lie(self):
         bomb = self.dir / "bomb.npz"
