@@ -210,9 +210,11 @@ Status long_action(Console& console, const EvalArguments& arguments, const Compu
 }
 
 Status write_page(Console& console, const std::string& file, const nlohmann::json& document) {
+  using nlohmann::json;  // texts of a model may break off in a character: as --json has them
+  const json readable = json::parse(document.dump(-1, ' ', false, json::error_handler_t::replace));
+  const fs::path model = fs::path(text_or(readable, "model", "")).lexically_normal();
   Findings found;
-  read_evaluation(fs::path(document.at("model").get<std::string>()).lexically_normal().filename().string(), document,
-                  found);
+  read_evaluation((model.has_filename() ? model : model.parent_path()).filename().string(), readable, found);
   if (auto written = write_text_file(file, report_page(found, figures_of(found))); !written) return written;
   console.note("{}: the same with plots", file);
   return {};

@@ -68,7 +68,7 @@ void read_checkpoint(const std::string& name, const json& config, Findings& out)
     if (entry.is_object()) out.errors[name][layer] = number_or(entry, "rel_error", 0);
 }
 
-/// What the other model answered, and the difference question by question.
+/// Answers of the other model, and the difference question by question.
 std::string compared_cells(const json& task) {
   const auto against = task.find("against"), difference = task.find("difference");
   if (against == task.end() || !against->is_object() || difference == task.end() || !difference->is_object())

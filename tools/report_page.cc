@@ -38,7 +38,7 @@ std::string examples(const Findings& found) {
   return out.empty() ? "" : "<h2>Where the models differ most</h2>\n" + out;
 }
 
-/// What each model lost, in numbers.
+/// The numbers of each comparison.
 std::string losses(const Findings& found) {
   std::string rows;
   for (const auto& [model, task] : found.comparisons)

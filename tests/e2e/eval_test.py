@@ -231,7 +231,7 @@ class Eval(CliTest):
         self.assertEqual(html.replace(">q", ">eval"), other.replace(">q", ">eval"))  # but for the model's name
         for wanted in ("still alike", "By position", "Where continuations part", "the original", f"{report['tasks'][0]['kld_p99']:.5f}"):
             self.assertIn(wanted, html)
-        self.refused("eval", model, "--tasks", "ppl", "--text", self.dir / "text.txt", "-c", 64, "--page", self.dir / "no" / "page.html")
+        self.refused("eval", model, "--json", "--tasks", "ppl", "--text", self.dir / "text.txt", "-c", 64, "--page", self.dir / "no" / "page.html")
 
     def test_continuations_agree_as_far_as_they_run_alike(self):
         """The first prompt's length, by `run` from the command line."""
