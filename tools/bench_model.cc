@@ -114,7 +114,7 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
   const auto path = resolve_model(arguments.model);
   if (!path) return tl::unexpected(path.error());
   ModelBenchOptions& options = arguments.options;
-  options.compute = compute;
+  options.compute = with_gpu_found(compute);
   const auto report = [&] {
     ProgressDisplay progress(console);
     options.progress = progress.callback();

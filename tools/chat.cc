@@ -46,11 +46,11 @@ nlohmann::json to_json(const ChatStats& stats) {
 void print_stats(Console& console, const ChatStats& stats) {
   const nlohmann::json rates = to_json(stats);
   console.print(
-      "{} turns; {} of {} tokens of context used; {} tokens read at {:.1f} tok/s ({} more came "
-      "from the "
-      "cache), {} written at {:.1f} tok/s\n",
-      stats.turns, stats.context_tokens, stats.context, stats.prompt_tokens, rates["prefill_tok_s"].get<double>(),
-      stats.reused_tokens, stats.generated_tokens, rates["decode_tok_s"].get<double>());
+      "{} turn{}; {} of {} tokens of context used; {} tokens read at {:.1f} tok/s ({} more came from the cache), {} "
+      "written at {:.1f} tok/s\n",
+      stats.turns, stats.turns == 1 ? "" : "s", stats.context_tokens, stats.context, stats.prompt_tokens,
+      rates["prefill_tok_s"].get<double>(), stats.reused_tokens, stats.generated_tokens,
+      rates["decode_tok_s"].get<double>());
 }
 
 /// One terminal or script talking with one session.

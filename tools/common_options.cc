@@ -1,5 +1,8 @@
 #include "common_options.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "option_values.h"
 
 namespace lowbit::cli {
@@ -39,14 +42,25 @@ void add_common_options(Verb& verb, Invocation& invocation) {
             if (!is_device(text)) throw usage_error("--device", text, "auto, cpu, cuda, cuda:<i> or cuda:<i>,cuda:<j>");
             invocation.compute.device = text;
           },
-          "auto, cpu, cuda or cuda:<i>, of models that run also several GPUs (cuda:0,cuda:1), which share the layers; "
-          "without it LOWBIT_DEVICE, else auto")
+          "cpu, cuda or cuda:<i>, of models that run also several GPUs (cuda:0,cuda:1), which share the layers, and "
+          "auto: a GPU where there is one; without it LOWBIT_DEVICE, else cpu")
       ->type_name("NAME")
       ->group(group);
   add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avxvnni", "avx512", "amx", "ref"},
                     "; ref: models by plain loops, which all others agree with; without it LOWBIT_ISA, else the best "
                     "this CPU has")
       ->group(group);
+}
+
+Compute with_gpu_found(const Compute& compute) {
+  const char* env = std::getenv("LOWBIT_DEVICE");
+  const std::string wanted = compute.device.empty() && env != nullptr ? env : compute.device;
+  if (wanted != "auto") return compute;
+  Compute found = compute;
+  const bool has_gpu =
+      std::ranges::any_of(kernels(), [](const KernelInfo& k) { return k.isa == "cuda" && k.runs_here; });
+  found.device = has_gpu ? "cuda" : "cpu";
+  return found;
 }
 
 }  // namespace lowbit::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,8 +14,10 @@
 #include "eval_long.h"
 #include "generation_options.h"
 #include "lowbit/evaluate.h"
+#include "lowbit/file.h"
 #include "option_values.h"
 #include "progress_display.h"
+#include "report_page.h"
 #include "text_file.h"
 #include "text_table.h"
 #include "verbs.h"
@@ -22,12 +25,14 @@
 namespace lowbit::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int64_t kSpeedPrompt = 128, kSpeedDecode = 32;
 constexpr char kContinuation[] = "continuation";
 constexpr int64_t kContinuations = 512;
 
 struct EvalArguments {
-  std::string model, against, text;
+  std::string model, against, text, page;
   std::vector<std::string> tasks;
   int64_t sequences = 0;
   bool uses_old_name = false;  // --windows
@@ -186,11 +191,11 @@ Result<TaskResult> answer(Console& console, Model& model, Model* base, const std
   return result;
 }
 
-/// The model beside itself with an f16 cache.
 void note_old_name(Console& console, const EvalArguments& arguments) {
   if (arguments.uses_old_name) console.note("--windows is now --sequences");
 }
 
+/// The model beside itself with an f16 cache.
 Status long_action(Console& console, const EvalArguments& arguments, const Compute& compute) {
   note_old_name(console, arguments);
   auto model = open_model(console, arguments.model, compute, arguments.model_options);
@@ -202,6 +207,42 @@ Status long_action(Console& console, const EvalArguments& arguments, const Compu
   auto base = open_model(console, arguments.model, compute, exact);
   if (!base) return tl::unexpected(base.error());
   return run_long(console, *model, *base, {text_file(arguments), arguments.lengths, arguments.sequences});
+}
+
+Status write_page(Console& console, const std::string& file, const nlohmann::json& document) {
+  using nlohmann::json;  // texts of a model may break off in a character: as --json has them
+  const json readable = json::parse(document.dump(-1, ' ', false, json::error_handler_t::replace));
+  const fs::path model = fs::path(text_or(readable, "model", "")).lexically_normal();
+  Findings found;
+  read_evaluation((model.has_filename() ? model : model.parent_path()).filename().string(), readable, found);
+  if (auto written = write_text_file(file, report_page(found, figures_of(found))); !written) return written;
+  console.note("{}: the same with plots", file);
+  return {};
+}
+
+Status report(Console& console, const EvalArguments& arguments, const ModelInfo& info, const nlohmann::json& speed,
+              const nlohmann::json& tasks) {
+  const nlohmann::json document = {
+      {"model", info.path},
+      {"activation", info.activation},
+      {"isa", info.isa},
+      {"threads", info.threads},
+      {"footprint",
+       {{"weight_bytes", info.weight_bytes}, {"kv_bytes", info.kv_bytes}, {"peak_bytes", peak_memory_bytes()}}},
+      {"speed", speed},
+      {"tasks", tasks}};
+  if (!arguments.page.empty())
+    if (auto written = write_page(console, arguments.page, document); !written) return written;
+  if (console.json()) {
+    console.put_json(document);
+    return {};
+  }
+  console.print(
+      "\nweights {}, KV cache {}, peak {} of memory; {:.0f} tok/s for a prompt of {}, {:.0f} tok/s generated\n",
+      bytes_text(double(info.weight_bytes)), bytes_text(double(info.kv_bytes)), bytes_text(double(peak_memory_bytes())),
+      speed.at("prefill_tok_s").get<double>(), speed.at("prompt").get<size_t>(),
+      speed.at("decode_tok_s").get<double>());
+  return {};
 }
 
 Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
@@ -238,25 +279,7 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
   if (!choices.empty() && !console.json()) print_results(console, choices);
   auto speed = measure_speed(*model);
   if (!speed) return tl::unexpected(speed.error());
-  const ModelInfo& info = model->info();
-  if (!console.json()) {
-    console.print(
-        "\nweights {}, KV cache {}, peak {} of memory; {:.0f} tok/s for a prompt of {}, {:.0f} tok/s generated\n",
-        bytes_text(double(info.weight_bytes)), bytes_text(double(info.kv_bytes)),
-        bytes_text(double(peak_memory_bytes())), speed->at("prefill_tok_s").get<double>(),
-        speed->at("prompt").get<size_t>(), speed->at("decode_tok_s").get<double>());
-    return {};
-  }
-  console.put_json(
-      {{"model", info.path},
-       {"activation", info.activation},
-       {"isa", info.isa},
-       {"threads", info.threads},
-       {"footprint",
-        {{"weight_bytes", info.weight_bytes}, {"kv_bytes", info.kv_bytes}, {"peak_bytes", peak_memory_bytes()}}},
-       {"speed", *speed},
-       {"tasks", tasks}});
-  return {};
+  return report(console, arguments, model->info(), *speed, tasks);
 }
 
 }  // namespace
@@ -277,14 +300,14 @@ void add_eval_verb(Verb& app, Invocation& invocation) {
   verb->add_option("--text", arguments->text,
                    "text of ppl, kld, drift, agreement and continuation [wiki.test.raw of the test data]")
       ->type_name("FILE");
+  verb->add_option("--page", arguments->page, "also writes the results as one HTML page with plots")->type_name("FILE");
   add_count_option(*verb, "--sequences", arguments->sequences, {1, int64_t{1} << 40},
                    "sequences of -c tokens: ppl and kld [16 of 512], drift [1 of 4096]");
   add_count_option(*verb, "--windows", arguments->sequences, {1, int64_t{1} << 40}, "the old name of --sequences")
       ->group("");
   verb->add_flag("--long", arguments->long_context,
                  "the cache of --kv beside f16 over a long text: divergence by position, facts that are asked for at "
-                 "its end, sums of "
-                 "them, and what is written behind it");
+                 "its end, sums of them, and what is written behind it");
   verb->add_option("--lengths", arguments->lengths, "tokens of the texts of --long [a quarter, a half and all of -c]")
       ->delimiter(',')
       ->type_name("NUMBERS");
@@ -294,8 +317,8 @@ void add_eval_verb(Verb& app, Invocation& invocation) {
   verb->callback([arguments, verb, &invocation] {
     arguments->uses_old_name = verb->count("--windows") > 0;
     if (arguments->long_context) {
-      if (!arguments->tasks.empty() || !arguments->against.empty())
-        throw UsageError{{ErrorCode::kInvalidArgument, "--long", "--tasks or --against", "--long alone",
+      if (!arguments->tasks.empty() || !arguments->against.empty() || !arguments->page.empty())
+        throw UsageError{{ErrorCode::kInvalidArgument, "--long", "--tasks, --against or --page", "--long alone",
                           "it compares --kv with f16"}};
       if (arguments->model_options.kv == "f16")
         throw UsageError{{ErrorCode::kInvalidArgument, "--long", "no quantized cache", "--kv int8, int4, ...", ""}};

@@ -123,7 +123,7 @@ Result<nlohmann::json> run_text_task(Console& console, Model& model, Model* base
 void print_text_task(Console& console, const nlohmann::json& r) {
   const auto number = [&](const nlohmann::json& at, const char* key) { return at.at(key).get<double>(); };
   if (r.at("name") == "ppl") {
-    console.print("ppl: {:.4f} +/- {:.4f}\n", number(r, "ppl"), number(r, "ppl_error"));
+    console.print("ppl: {} +/- {}\n", perplexity_text(number(r, "ppl")), perplexity_text(number(r, "ppl_error")));
     return;
   }
   if (r.at("name") == "agreement") {
@@ -136,9 +136,10 @@ void print_text_task(Console& console, const nlohmann::json& r) {
   }
   console.print(
       "{}: KL divergence {:.5f} +/- {:.5f} (99 % of positions below {:.5f}), same likeliest token {:.2f} %, perplexity "
-      "{:.4f} against {:.4f}: {:.4f} times\n",
+      "{} against {}: {:.4f} times\n",
       r.at("name").get<std::string>(), number(r, "kld_mean"), number(r, "kld_error"), number(r, "kld_p99"),
-      100 * number(r, "top1"), number(r, "ppl"), number(r, "base_ppl"), number(r, "ppl") / number(r, "base_ppl"));
+      100 * number(r, "top1"), perplexity_text(number(r, "ppl")), perplexity_text(number(r, "base_ppl")),
+      number(r, "ppl") / number(r, "base_ppl"));
   if (r.at("name") != "drift") return;
   TextTable table({{"positions", Align::kRight},
                    {"KLD", Align::kRight},

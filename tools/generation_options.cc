@@ -31,6 +31,7 @@ std::pair<int32_t, float> parse_bias(const std::string& text) {
 
 std::vector<uint32_t> mask_of(const std::vector<int32_t>& ids) {
   std::vector<uint32_t> mask;
+  if (ids.empty()) throw usage_error("--allow-tokens", "", "token ids");  // an empty mask would allow all of them
   for (const int32_t id : ids) {
     if (id < 0) throw usage_error("--allow-tokens", std::to_string(id), "token ids");
     mask.resize(std::max(mask.size(), static_cast<size_t>(id) / 32 + 1));
@@ -90,7 +91,7 @@ Result<Model> open_model(Console& console, const std::string& name, const Comput
   const auto path = resolve_model(name);
   if (!path) return tl::unexpected(path.error());
   ProgressDisplay progress(console);
-  options.compute = compute;
+  options.compute = with_gpu_found(compute);
   options.progress = progress.callback();
   auto model = Model::open(*path, options);
   if (model) warn_of(console, model->tokenizer());

@@ -71,7 +71,7 @@ constexpr std::array kExamples = {
              "lowbit ppl default -f text.txt --act f32 --save-logits base.logits\n"
              "lowbit ppl smol-int4 -f text.txt --against base.logits\n"},
     Examples{"lowbit eval",
-             "lowbit eval smol-int4 --against default --text text.txt\n"
+             "lowbit eval smol-int4 --against default --text text.txt --page smol-int4.html\n"
              "lowbit eval smol-int4 --tasks ppl,kld --against default --text text.txt\n"
              "lowbit eval smol-int4 --tasks arc_easy --questions 100\n"},
     Examples{"lowbit report", "lowbit report smol-int4 smol-int3 -o page.html\n"},

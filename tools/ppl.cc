@@ -8,6 +8,7 @@
 #include "option_values.h"
 #include "progress_display.h"
 #include "text_file.h"
+#include "text_table.h"
 #include "verbs.h"
 
 namespace lowbit::cli {
@@ -50,15 +51,15 @@ nlohmann::json report_json(const PerplexityReport& report, const PplArguments& a
 
 void print_report(Console& console, const PerplexityReport& report) {
   if (report.compared) {
-    console.print("base PPL = {:.4f}, ratio = {:.4f}\n", report.base_ppl,
+    console.print("base PPL = {}, ratio = {:.4f}\n", perplexity_text(report.base_ppl),
                   report.base_ppl > 0 ? report.ppl / report.base_ppl : 0);
     console.print("KL divergence: mean {:.5f}, median {:.5f}, 90 % {:.5f}, 99 % {:.5f}, max {:.4f}\n", report.kld_mean,
                   report.kld_p50, report.kld_p90, report.kld_p99, report.kld_max);
     console.print("same likeliest token: {:.2f} %; RMS change of the true token's probability: {:.2f} %\n",
                   100 * report.top1, 100 * report.delta_p_rms);
   }
-  console.print("PPL = {:.4f} +/- {:.4f} ({} tokens, {} chunks)\n", report.ppl, report.ppl_error, report.tokens,
-                report.chunks);
+  console.print("PPL = {} +/- {} ({} tokens, {} chunks)\n", perplexity_text(report.ppl),
+                perplexity_text(report.ppl_error), report.tokens, report.chunks);
   console.note("{:.1f} s, {:.1f} tok/s", report.seconds, report.tok_s);
 }
 
@@ -71,7 +72,7 @@ Status ppl_action(Console& console, PplArguments& arguments, const Compute& comp
   ModelInfo info;
   {
     ProgressDisplay progress(console);
-    arguments.model_options.compute = compute;
+    arguments.model_options.compute = with_gpu_found(compute);
     arguments.model_options.context = arguments.options.context;
     arguments.model_options.progress = progress.callback();
     auto model = Model::open(*path, arguments.model_options);
@@ -87,7 +88,8 @@ Status ppl_action(Console& console, PplArguments& arguments, const Compute& comp
       return running.empty() ? !InterruptFlag::is_raised() : progress.update(running);
     };
     options.on_chunk = [&](int64_t chunk, double ppl) {
-      running = fmt::format("chunk {}{}: PPL {:.4f}", chunk, total > 0 ? fmt::format(" of {}", total) : "", ppl);
+      running =
+          fmt::format("chunk {}{}: PPL {}", chunk, total > 0 ? fmt::format(" of {}", total) : "", perplexity_text(ppl));
       progress.update(running);
     };
     report = perplexity(*model, *text, options);

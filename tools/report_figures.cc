@@ -57,6 +57,7 @@ void add_heat_maps(const Findings& found, std::vector<Figure>& out) {
 void add_divergences(const Findings& found, std::vector<Figure>& out) {
   Plot histogram{"Positions by KL divergence", "KL divergence", "share of positions, %", true, false, {}};
   Plot drift{"Drift", "position", "mean KL divergence", false, false, {}};
+  Plot by_position{"By position in a sequence", "position", "mean KL divergence", false, false, {}};
   for (const auto& [model, task] : found.comparisons) {
     const std::string name = model + " " + text_or(task, "name", "");
     PlotSeries bars{name, {}, true, false}, curve{name, {}, true, true};
@@ -74,15 +75,32 @@ void add_divergences(const Findings& found, std::vector<Figure>& out) {
       bars.points.erase(bars.points.begin(), std::ranges::find_if_not(bars.points, is_empty));
       histogram.series.push_back(std::move(bars));
     }
-    if (text_or(task, "name", "") != "drift") continue;
     for (const json& b : list_of(task, "buckets"))
       if (b.is_object())
         curve.points.push_back({(number_or(b, "first", 0) + number_or(b, "last", 0)) / 2, number_or(b, "kld", 0),
                                 number_or(b, "kld_error", 0), ""});
-    drift.series.push_back(std::move(curve));
+    if (curve.points.size() > 1)
+      (text_or(task, "name", "") == "drift" ? drift : by_position).series.push_back(std::move(curve));
   }
   if (!histogram.series.empty()) out.push_back({"divergence", "Divergence from the original", std::move(histogram)});
+  if (!by_position.series.empty()) out.push_back({"positions", "Divergence from the original", std::move(by_position)});
   if (!drift.series.empty()) out.push_back({"drift", "Divergence from the original", std::move(drift)});
+}
+
+/// After each number of tokens: how many continuations are still the original's.
+void add_agreements(const Findings& found, std::vector<Figure>& out) {
+  Plot plot{"Greedy continuations that are still alike", "tokens", "share of prompts, %", false, false, {}};
+  for (const auto& [model, task] : found.agreements) {
+    PlotSeries alike{model, {}, true, false};
+    const json& lengths = list_of(task, "lengths");
+    for (double tokens = 0; tokens <= std::min(number_or(task, "tokens", 0), 4096.0); ++tokens) {
+      const auto reach = std::ranges::count_if(
+          lengths, [&](const json& length) { return length.is_number() && length.get<double>() >= tokens; });
+      alike.points.push_back({tokens, 100 * double(reach) / std::max(1.0, double(lengths.size())), 0, ""});
+    }
+    plot.series.push_back(std::move(alike));
+  }
+  if (!plot.series.empty()) out.push_back({"agreement", "Greedy continuations", std::move(plot)});
 }
 
 /// Stages that train block by block have a loss per block, the others one per step.
@@ -144,6 +162,7 @@ std::vector<Figure> figures_of(const Findings& found) {
   add_quality(found, all);
   add_heat_maps(found, all);
   add_divergences(found, all);
+  add_agreements(found, all);
   add_losses(found, all);
   return all;
 }

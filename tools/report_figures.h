@@ -12,7 +12,8 @@
 namespace lowbit::cli {
 
 struct Figure {
-  std::string name;     // "perplexity", "errors-<model>", "divergence", "drift", "loss-<run>": of a PNG file
+  // Of a PNG file: "perplexity", "errors-<model>", "divergence", "positions", "drift", "agreement", "loss-<run>".
+  std::string name;
   std::string heading;  // figures in a row may share one
   std::variant<Plot, HeatMap> drawing;
 };

@@ -68,18 +68,34 @@ void read_checkpoint(const std::string& name, const json& config, Findings& out)
     if (entry.is_object()) out.errors[name][layer] = number_or(entry, "rel_error", 0);
 }
 
+/// Answers of the other model, and the difference question by question.
+std::string compared_cells(const json& task) {
+  const auto against = task.find("against"), difference = task.find("difference");
+  if (against == task.end() || !against->is_object() || difference == task.end() || !difference->is_object())
+    return "<td></td><td></td>";
+  return fmt::format("<td>{:.2f} ± {:.2f} %</td><td>{:+.2f} ± {:.2f} %</td>", 100 * number_or(*against, "accuracy", 0),
+                     100 * number_or(*against, "accuracy_error", 0), 100 * number_or(*difference, "mean", 0),
+                     100 * number_or(*difference, "error", 0));
+}
+
+}  // namespace
+
 void read_evaluation(const std::string& name, const json& document, Findings& out) {
   for (const json& task : list_of(document, "tasks")) {
     if (!task.is_object()) continue;
     if (task.contains("kld_mean")) out.comparisons.emplace_back(name, task);
+    if (task.contains("lengths")) out.agreements.emplace_back(name, task);
     if (task.contains("accuracy"))
       out.choices += fmt::format(
-          "<tr><td>{}</td><td>{}</td><td>{:.0f}</td><td>{:.2f} ± {:.2f} %</td><td>{:.2f} ± {:.2f} %</td></tr>\n",
+          "<tr><td>{}</td><td>{}</td><td>{:.0f}</td><td>{:.2f} ± {:.2f} %</td><td>{:.2f} ± {:.2f} %</td>{}</tr>\n",
           html_escape(name), html_escape(text_or(task, "name", "")), number_or(task, "questions", 0),
           100 * number_or(task, "accuracy", 0), 100 * number_or(task, "accuracy_error", 0),
-          100 * number_or(task, "normalized_accuracy", 0), 100 * number_or(task, "normalized_accuracy_error", 0));
+          100 * number_or(task, "normalized_accuracy", 0), 100 * number_or(task, "normalized_accuracy_error", 0),
+          compared_cells(task));
   }
 }
+
+namespace {
 
 Status read_document(const fs::path& path, const std::string& name, Findings& out, double& bits) {
   const auto text = read_text(path.string());

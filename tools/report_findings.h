@@ -24,15 +24,19 @@ struct Findings {
   std::vector<PlotSeries> points;  // of tables: bits per weight against the ratio of perplexities
   std::map<std::string, std::map<std::string, double>> errors;      // by model, then by layer
   std::vector<std::pair<std::string, nlohmann::json>> comparisons;  // name of the model, a task `kld` or `drift`
+  std::vector<std::pair<std::string, nlohmann::json>> agreements;   // the same, a task `agreement`
   std::vector<std::pair<std::string, nlohmann::json>> stages;       // name of the run, a stage of recovery
   std::string choices;                                              // rows of an HTML table
   int64_t documents = 0;
 
   bool empty() const {
-    return points.empty() && errors.empty() && comparisons.empty() && stages.empty() && choices.empty();
+    return points.empty() && errors.empty() && comparisons.empty() && agreements.empty() && stages.empty() &&
+           choices.empty();
   }
 };
 
+/// A document of `eval`, of the model `name`.
+void read_evaluation(const std::string& name, const nlohmann::json& document, Findings& out);
 /// A directory with JSON files, or one such file. Errors: kIo, kCorrupt (not a JSON object).
 Status read_findings(const std::string& input, Findings& out);
 

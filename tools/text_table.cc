@@ -22,6 +22,8 @@ std::string printable(std::string text) {
   return text;
 }
 
+std::string perplexity_text(double ppl) { return ppl < 1e7 ? fmt::format("{:.4f}", ppl) : fmt::format("{:.4g}", ppl); }
+
 std::string bytes_text(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);

@@ -35,5 +35,7 @@ std::string printable(std::string text);
 std::string in_quotes(std::string_view piece);
 /// "11.5 MB": 1 MB = 10^6 bytes.
 std::string bytes_text(double bytes);
+/// 23.4735; of a broken model 5.335e+100.
+std::string perplexity_text(double ppl);
 
 }  // namespace lowbit::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -91,6 +92,13 @@ bool Sampler::penalizes() const {
   return options_.repeat_penalty != 1.0f || options_.frequency_penalty != 0 || options_.presence_penalty != 0;
 }
 
+int64_t Sampler::first_beyond(int64_t tokens) const {
+  const std::vector<uint32_t>& mask = options_.token_mask;
+  for (auto i = size_t((tokens + 31) / 32); i < mask.size(); ++i)
+    if (mask[i] != 0) return int64_t(i) * 32 + std::countr_zero(mask[i]);
+  return -1;
+}
+
 void Sampler::accept(int32_t token) {
   const size_t window = size_t(options_.repeat_window);
   if (!penalizes() || window == 0) return;
@@ -126,6 +134,9 @@ Result<std::span<const float>> Sampler::adjust(std::span<const float> logits) {
     float& logit = adjusted_[size_t(token)];
     logit = bias == kNever ? kNever : logit + bias;  // also where the logit is infinite
   }
+  if (const int64_t token = first_beyond(int64_t(adjusted_.size())); token >= 0)
+    return fail(ErrorCode::kInvalidArgument, "sampler token_mask", fmt::format("token {}", token),
+                fmt::format("0 to {}", adjusted_.size() - 1));
   penalize();
   mask();
   return adjusted_;

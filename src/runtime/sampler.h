@@ -21,8 +21,8 @@ class Sampler {
   static Result<Sampler> make(const SamplerOptions& options);
 
   /// Does not accept() the token by itself. Allocates only on the first call.
-  /// Errors: kInvalidArgument (no logits, more than 2^23, a NaN among them, a bias of a token that has none, or every
-  /// token is forbidden).
+  /// Errors: kInvalidArgument (no logits, more than 2^23, a NaN among them, a bias or a mask of tokens that have none,
+  /// or every token is forbidden).
   Result<int32_t> sample(std::span<const float> logits);
 
   /// The rule by which sample() would choose next, for a device that chooses instead. It advances the random sequence.
@@ -31,6 +31,8 @@ class Sampler {
   const SamplerOptions& options() const { return options_; }
   bool penalizes() const;
   bool forbids() const { return !options_.logit_bias.empty() || !options_.token_mask.empty(); }
+  /// The first token behind `tokens` that the mask allows, but for bits that only fill a word; -1: none.
+  int64_t first_beyond(int64_t tokens) const;
   int64_t recent_count() const { return int64_t(recent_.size()); }
   void recent(std::vector<int32_t>& to) const;
   /// The errors of sample(): for logits of which that of `token` is the first NaN, where no token may be chosen.

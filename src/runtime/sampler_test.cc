@@ -182,6 +182,12 @@ TEST(Sampler, MaskedTokensAreNeverChosen) {
         EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
         o.token_mask = {0, 0};
         EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+        o.token_mask.assign((n + 31) / 32, ~0u);  // bits that fill the last word are no tokens
+        EXPECT_TRUE(Sampler::make(o)->sample(logits).has_value() || n == 1);
+        o.token_mask.push_back(4);
+        const auto beyond = Sampler::make(o)->sample(logits);
+        ASSERT_FALSE(beyond.has_value());
+        EXPECT_EQ(beyond.error().got, "token " + std::to_string((n + 31) / 32 * 32 + 2));
       }
 }
 

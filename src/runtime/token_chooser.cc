@@ -14,7 +14,7 @@ TokenChooser::TokenChooser(Sampler sampler, const Transformer* device, std::opti
   if (device_ == nullptr || !sampler_.forbids()) return;
   const SamplerOptions& options = sampler_.options();
   const auto exists = [&](const auto& bias) { return bias.first >= 0 && bias.first < device->spec().vocab_size; };
-  if (std::ranges::all_of(options.logit_bias, exists))
+  if (std::ranges::all_of(options.logit_bias, exists) && sampler_.first_beyond(device->spec().vocab_size) < 0)
     limits_ = device->place_limits(options.logit_bias, options.token_mask).value_or(nullptr);
   if (limits_ == nullptr) device_ = nullptr;
 }

@@ -216,6 +216,23 @@ class Eval(CliTest):
         again = self.compared("--tasks", "agreement", "--threads", 1, model=model)["tasks"][0]
         self.assertEqual(again["lengths"], agreement["lengths"])
 
+    def test_the_same_as_a_page(self):
+        model, page = self.quantized("q", "--format", "int3"), self.dir / "page.html"
+        report = self.compared("--page", page, model=model)
+        (self.dir / "eval.json").write_text(json.dumps(report))
+        drawn = self.json("report", self.dir / "eval.json", "-o", self.dir / "other.html")
+        figures = {figure["name"]: figure["series"][0]["points"] for figure in drawn["figures"]}
+        self.assertEqual(set(figures), {"divergence", "positions", "agreement"})
+        lengths = report["tasks"][1]["lengths"]
+        for tokens, share, _, _ in figures["agreement"]:
+            self.assertAlmostEqual(share, 100 * sum(length >= tokens for length in lengths) / len(lengths))
+        self.assertEqual(len(figures["positions"]), len(report["tasks"][0]["buckets"]))
+        html, other = page.read_text(), (self.dir / "other.html").read_text()
+        self.assertEqual(html.replace(">q", ">eval"), other.replace(">q", ">eval"))  # but for the model's name
+        for wanted in ("still alike", "By position", "Where continuations part", "the original", f"{report['tasks'][0]['kld_p99']:.5f}"):
+            self.assertIn(wanted, html)
+        self.refused("eval", model, "--json", "--tasks", "ppl", "--text", self.dir / "text.txt", "-c", 64, "--page", self.dir / "no" / "page.html")
+
     def test_continuations_agree_as_far_as_they_run_alike(self):
         """The first prompt's length, by `run` from the command line."""
         model = self.quantized("q", "--format", "int3")
@@ -276,7 +293,7 @@ class Eval(CliTest):
     def check_figures(self, report):
         """The numbers behind the page, and a PNG of each."""
         figures = {figure["name"]: figure for figure in report["figures"]}
-        self.assertEqual(set(figures), {"perplexity", "errors-run", "errors-q3", "divergence", "drift", "loss-run-blocks", "loss-run-full"})
+        self.assertEqual(set(figures), {"perplexity", "errors-run", "errors-q3", "divergence", "positions", "drift", "loss-run-blocks", "loss-run-full"})
         self.assertIn([4.5, 1.2, 0, "X & Y"], [point for series in figures["perplexity"]["series"] for point in series["points"]])
         self.assertEqual([s["points"] for s in figures["loss-run-blocks"]["series"]], [[[0, 0.5, 0, ""]], [[0, 0.25, 0, ""]]])
         self.assertEqual(figures["loss-run-full"]["series"][0]["points"], [[1, 2, 0, ""], [2, 1.5, 0, ""], [3, 1.25, 0, ""]])

@@ -102,7 +102,9 @@ class Run(CliTest):
             self.assertIn("--logit-bias", self.refused(*call, "--logit-bias", bad, code=2))
         self.assertIn("logit_bias", self.refused(*call, "--logit-bias", "99999=1"))
         self.assertIn("--allow-tokens", self.refused(*call, "--allow-tokens", "1,x", code=2))
-        self.assertIn("may be chosen", self.refused(*call, "--allow-tokens", "99999"))
+        self.assertIn("may be chosen", self.refused(*call, "--allow-tokens", "7", "--logit-bias", "7=-inf"))
+        self.assertIn("token 99999", self.refused(*call, "--allow-tokens", "7,99999"))
+        self.assertIn("--allow-tokens", self.refused(*call, "--allow-tokens", "", code=2))
 
     def test_on_a_gpu(self):
         """The CPU's tokens, sampled ones too; without a GPU an error that says so."""
@@ -227,7 +229,7 @@ class Chat(CliTest):
         done = self.lowbit(*args, stdin=script)
         text = done.stdout.decode()
         self.assertIn("/reset", text)
-        self.assertRegex(text, r"1 turns; \d+ of \d+ tokens")
+        self.assertRegex(text, r"1 turn; \d+ of \d+ tokens")
         self.assertNotIn("> ", text.splitlines()[0][:2])
         self.assertIn(b"/nonsense", done.stderr)
         report = self.json(*args, stdin=script)
