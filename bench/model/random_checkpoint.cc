@@ -1,11 +1,12 @@
 // Writes a checkpoint with random weights, in low bits from the start: no float file, and memory for one tensor. For
 // speed at sizes that no model at hand has. The default has the dimensions of a ternary model of 2.4 billion weights.
 //
-//   lowbit_random_checkpoint OUT [--format ternary] [--group 0] [--head int8] [--head-group 64] [--layers 30] [--hidden
-//                                2560] [--intermediate 6912] [--heads 20] [--kv-heads 5] [--vocab 128256] [--context
-//                                4096]
+//   lowbit_random_checkpoint OUT [--format ternary] [--group 0] [--group-rows 1] [--head int8] [--head-group 64]
+//                                [--layers 30] [--hidden 2560] [--intermediate 6912] [--heads 20] [--kv-heads 5]
+//                                [--vocab 128256] [--context 4096]
 //
-// --group 0: one scale per row. Codes are equally likely and do not depend on the number of threads.
+// --group 0: one scale per row. --group-rows: rows that share a scale, 128 for fp8 in blocks of 128 x 128. Codes are
+// equally likely and do not depend on the number of threads.
 
 #include <fmt/format.h>
 
@@ -26,8 +27,8 @@ namespace {
 
 struct Options {
   std::string out, format = "ternary", head = "int8";
-  int64_t group = 0, head_group = 64, layers = 30, hidden = 2560, intermediate = 6912, heads = 20, kv_heads = 5,
-          vocab = 128256, context = 4096;
+  int64_t group = 0, group_rows = 1, head_group = 64, layers = 30, hidden = 2560, intermediate = 6912, heads = 20,
+          kv_heads = 5, vocab = 128256, context = 4096;
 };
 
 std::string utf8(unsigned code) {
@@ -59,10 +60,12 @@ class Writer {
   Writer(const Options& options, CheckpointWriter& writer)
       : o_(options), writer_(writer), pool_(cpu_info().physical_cores) {}
 
-  Status matrix(const std::string& name, const std::string& format, int64_t group, int64_t n, int64_t k) {
+  Status matrix(const std::string& name, const std::string& format, int64_t group, int64_t group_rows, int64_t n,
+                int64_t k) {
     TimedMatmul spec;
     LOWBIT_TRY_ASSIGN(spec.format, parse_format(format));
     spec.group = group == 0 ? int64_t{Scaling::kAll} : group;
+    spec.group_rows = group_rows;
     spec.n = n;
     spec.k = k;
     LOWBIT_TRY_ASSIGN(const QTensor w, random_weight(spec, pool_));
@@ -92,12 +95,12 @@ class Writer {
                                      {"mlp.gate_proj", o_.intermediate, o_.hidden},
                                      {"mlp.up_proj", o_.intermediate, o_.hidden},
                                      {"mlp.down_proj", o_.hidden, o_.intermediate}})
-      LOWBIT_TRY(matrix(at + name + ".weight", o_.format, o_.group, n, k));
+      LOWBIT_TRY(matrix(at + name + ".weight", o_.format, o_.group, o_.group_rows, n, k));
     return {};
   }
 
   Status all() {
-    LOWBIT_TRY(matrix("model.embed_tokens.weight", o_.head, o_.head_group, o_.vocab, o_.hidden));
+    LOWBIT_TRY(matrix("model.embed_tokens.weight", o_.head, o_.head_group, 1, o_.vocab, o_.hidden));
     for (int64_t i = 0; i < o_.layers; ++i) LOWBIT_TRY(layer(i));
     return ones("model.norm.weight", o_.hidden);
   }
@@ -134,15 +137,11 @@ Status write(const Options& o) {
 
 int main(int argc, char** argv) {
   lowbit::Options o;
-  const std::map<std::string, int64_t*> numbers = {{"--group", &o.group},
-                                                   {"--head-group", &o.head_group},
-                                                   {"--layers", &o.layers},
-                                                   {"--hidden", &o.hidden},
-                                                   {"--intermediate", &o.intermediate},
-                                                   {"--heads", &o.heads},
-                                                   {"--kv-heads", &o.kv_heads},
-                                                   {"--vocab", &o.vocab},
-                                                   {"--context", &o.context}};
+  const std::map<std::string, int64_t*> numbers = {{"--group", &o.group},           {"--group-rows", &o.group_rows},
+                                                   {"--head-group", &o.head_group}, {"--layers", &o.layers},
+                                                   {"--hidden", &o.hidden},         {"--intermediate", &o.intermediate},
+                                                   {"--heads", &o.heads},           {"--kv-heads", &o.kv_heads},
+                                                   {"--vocab", &o.vocab},           {"--context", &o.context}};
   const std::map<std::string, std::string*> texts = {{"--format", &o.format}, {"--head", &o.head}};
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -158,7 +157,8 @@ int main(int argc, char** argv) {
     }
   }
   bool positive = !o.out.empty();
-  for (const auto& [name, value] : numbers) positive = positive && *value >= (name.find("group") != name.npos ? 0 : 1);
+  for (const auto& [name, value] : numbers)
+    positive = positive && *value >= (name == "--group" || name == "--head-group" ? 0 : 1);
   if (!positive || o.hidden % o.heads != 0) {
     std::fprintf(stderr, "error: a directory is wanted, positive extents, and hidden a multiple of heads\n");
     return 2;

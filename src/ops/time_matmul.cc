@@ -27,8 +27,8 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
   LOWBIT_TRY_ASSIGN(w.codes, Buffer::allocate(o.n * stride, "bench weight"));
   const bool dense = info.kind == ValueKind::kDense;
   if (!dense) {
-    w.scaling.k_block = o.group;
-    LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(2 * o.n * w.scale_cols(), "bench scales"));
+    w.scaling.n_block = o.group_rows, w.scaling.k_block = o.group;
+    LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(2 * w.scale_rows() * w.scale_cols(), "bench scales"));
     if (info.kind == ValueKind::kTable)
       for (int i = 0; i < 1 << info.code_bits; ++i) w.codebook.push_back(float(i) - float(1 << info.code_bits) / 2);
   }
@@ -50,8 +50,9 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
       for (auto& c : row) c = static_cast<uint8_t>(rng.below(codes));
       make_storable(o.format, row.data(), o.k);
       format_ops(o.format).pack(row.data(), o.k, to);
-      for (int64_t g = 0; g < w.scale_cols(); ++g)
-        w.scales.as<uint16_t>()[r * w.scale_cols() + g] = f32_to_f16(0.01f + 0.01f * float(rng.uniform()));
+      for (int64_t g = 0; r % o.group_rows == 0 && g < w.scale_cols(); ++g)
+        w.scales.as<uint16_t>()[r / o.group_rows * w.scale_cols() + g] =
+            f32_to_f16(0.01f + 0.01f * float(rng.uniform()));
     }
   });
   return w;

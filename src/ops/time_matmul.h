@@ -12,6 +12,7 @@ namespace lowbit {
 struct TimedMatmul {
   FormatId format = FormatId::kInt4;
   int64_t group = Scaling::kAll;  // columns per scale; kAll: one per row
+  int64_t group_rows = 1;         // rows of the weight that share a scale
   int64_t m = 1, n = 4096, k = 4096;
   Activation activation = Activation::kInt8;
   int64_t activation_group = 0;   // see MatmulOptions
