@@ -96,13 +96,17 @@ def best(report: dict) -> str:
 def presets(report: dict) -> str:
     """The three presets beside llama.cpp's types: what each loses, and how long it takes."""
     rival = json.loads((ROOT / "bench/results/presets_llama_cpp.json").read_text())
-    lines = ["| `--preset` | bits/weight | size, MB | perplexity / the original's | divergence | same likeliest token | on TinyStories | on its own text | seconds |", "|---" * 9 + "|"]
+    speed = json.loads((ROOT / "bench/results/presets_speed.json").read_text())
+    of = {r["name"]: r for r in speed["rows"]}
+    lines = ["| `--preset` | bits/weight | size, MB | perplexity / the original's | divergence | same likeliest token | on TinyStories | on its own text | seconds | prompt, tok/s | tok/s | memory, MB |", "|---" * 12 + "|"]
     for r in report["rows"] + rival["rows"]:
         name = f"`{r['preset']}`" if "preset" in r else f"llama.cpp {r['type']}"
         lines.append(f"| {name} | {r['bits_per_weight']:.2f} | {r['megabytes']:.0f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | {100 * r['top1']:.0f} % | "
-                     f"{optional(r.get('tiny_ratio'), 3)} | {optional(r.get('held_out_ratio'), 3)} | {optional(r.get('seconds'), 0)} |")
+                     f"{optional(r.get('tiny_ratio'), 3)} | {optional(r.get('held_out_ratio'), 3)} | {optional(r.get('seconds'), 0)} | "
+                     "{prefill_tok_s:.0f} | {decode_tok_s:.0f} | {peak_megabytes:.0f} |".format(**of[r.get("preset") or r["type"]]))
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; {report['device']} and {report['host']}. "
-                              "Presets have no text but the model's own; llama.cpp's types an importance matrix of WikiText-2's training part.")
+                              "Presets have no text but the model's own; llama.cpp's types an importance matrix of WikiText-2's training part. "
+                              f"Speed and memory: {speed['machine']}, {speed['threads']} threads, 128 tokens and 64 more.")
 
 
 def calibration(report: dict) -> str:

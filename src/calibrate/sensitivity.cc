@@ -27,6 +27,8 @@ constexpr std::array kFormats = {
 /// Small enough for losses to add up, large enough to measure.
 constexpr FormatId kProbe = FormatId::kInt3;
 constexpr int64_t kHessianTokens = 2048;  // for the errors of outputs
+/// Inputs above this take a thread longer than all else of their block: they are factored before, by all threads.
+constexpr int64_t kLargestInput = 2048;
 /// Embedding and head may cost this share of the divergence of all linear layers: too little to be seen beside it.
 constexpr double kEmbeddingHeadShare = 0.05;
 /// Divergences of parts add up below this; beyond, they are an order.
@@ -152,10 +154,12 @@ class Allocator {
     std::vector<std::string> names;
     for (const auto& [name, unused] : hessian) names.push_back(name);
     std::optional<FactoredInputs> inputs;
+    if (std::ranges::any_of(hessian, [](const auto& input) { return input.second->k > kLargestInput; }))
+      inputs.emplace(hessian, names, *engine_.pool);
     const size_t tasks = kCandidates + specs_.size();
     LOWBIT_TRY(for_each_alone(1 + tasks * layers.size(), [&](size_t i, ThreadPool& alone) -> Status {
       if (i == 0) {
-        inputs.emplace(hessian, names, alone);
+        if (!inputs) inputs.emplace(hessian, names, alone);
         return {};
       }
       Layer& layer = *layers[(i - 1) / tasks];

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 
+#include "quantize/cholesky.h"
 #include "quantize/vector_loops.h"
 
 namespace lowbit {
@@ -34,21 +35,28 @@ std::vector<int64_t> column_order(const InputHessian& m, bool act_order) {
   return order;
 }
 
-/// D H^-1 from H's factor; row and column i of the factor are column(i) of H.
+bool factor_in_place(Eigen::MatrixXd& h, ThreadPool* pool) {
+  if (h.rows() > kLargeCholesky) return cholesky_in_tiles(h, pool);
+  const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> in_place(h);
+  return in_place.info() == Eigen::Success;
+}
+
+/// D H^-1 from H's lower factor; row and column i of the factor are column(i) of H.
 template <class Column>
-ColumnStrips shift_of(const InputHessian& m, const Eigen::LLT<Eigen::MatrixXd>& cholesky, const Column& column,
-                      ThreadPool* pool) {
+ColumnStrips shift_of(const InputHessian& m, const Eigen::MatrixXd& factor, const Column& column, ThreadPool* pool) {
   constexpr int64_t kAtOnce =
       64;  // right sides; the same for any number of threads, since Eigen's sums may depend on it
   const int64_t k = m.k, parts = (k + kAtOnce - 1) / kAtOnce;
   ColumnStrips shift(k);
+  const auto lower = factor.triangularView<Eigen::Lower>();
   const auto solve = [&](int64_t begin, int64_t end, int) {
     for (int64_t first = begin * kAtOnce; first < std::min(k, end * kAtOnce); first += kAtOnce) {
       const int64_t count = std::min(kAtOnce, k - first);
       Eigen::MatrixXd d(k, count);
       for (int64_t r = 0; r < count; ++r)
         for (int64_t i = 0; i < k; ++i) d(i, r) = m.mismatch[static_cast<size_t>((first + r) * k + column(i))];
-      cholesky.solveInPlace(d);
+      lower.solveInPlace(d);
+      lower.transpose().solveInPlace(d);
       for (int64_t r = 0; r < count; ++r)
         for (int64_t i = 0; i < k; ++i) shift.at(first + r, column(i)) = static_cast<float>(d(i, r));
     }
@@ -86,24 +94,22 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
 
   // R upper with H = R R^T is the lower Cholesky factor of H read backwards.
   const auto column = [&](int64_t i) { return factor.order[static_cast<size_t>(k - 1 - i)]; };
-  Eigen::LLT<Eigen::MatrixXd> cholesky;
+  Eigen::MatrixXd lower;
   for (factor.damping = options.damping; factor.damping <= kMostDamping; factor.damping *= 10) {
-    Eigen::MatrixXd h(k, k);
+    lower.resize(k, k);
     for (int64_t j = 0; j < k; ++j)
-      for (int64_t i = j; i < k; ++i) h(i, j) = hessian.h[static_cast<size_t>(column(i) * k + column(j))];
-    h.diagonal().array() += factor.damping * mean;
-    cholesky.compute(h);
-    factor.ok = cholesky.info() == Eigen::Success;
+      for (int64_t i = j; i < k; ++i) lower(i, j) = hessian.h[static_cast<size_t>(column(i) * k + column(j))];
+    lower.diagonal().array() += factor.damping * mean;
+    factor.ok = factor_in_place(lower, pool);
     if (factor.ok) break;
   }
   if (!factor.ok) return factor;
   factor.carry = ColumnStrips(k);
-  const Eigen::MatrixXd& lower = cholesky.matrixLLT();
   for (int64_t j = 0; j < k; ++j) factor.gain.push_back(static_cast<float>(lower(k - 1 - j, k - 1 - j)));
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
       factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
-  if (!hessian.mismatch.empty()) factor.shift = shift_of(hessian, cholesky, column, pool);
+  if (!hessian.mismatch.empty()) factor.shift = shift_of(hessian, lower, column, pool);
   return factor;
 }
 

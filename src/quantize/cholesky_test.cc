@@ -1,0 +1,72 @@
+#include "quantize/cholesky.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+
+namespace lowbit {
+namespace {
+
+Eigen::MatrixXd random_hessian(int64_t k, uint64_t seed) {
+  Rng rng(seed, 0);
+  Eigen::MatrixXd x(k, k + 8);
+  for (int64_t j = 0; j < x.cols(); ++j)
+    for (int64_t i = 0; i < k; ++i) x(i, j) = static_cast<double>(rng.below(2001)) / 1000 - 1;
+  Eigen::MatrixXd h = x * x.transpose() / static_cast<double>(k);
+  h.diagonal().array() += 0.01;
+  return h;
+}
+
+/// The textbook's recurrence, one element after the other.
+Eigen::MatrixXd plain_cholesky(const Eigen::MatrixXd& a) {
+  Eigen::MatrixXd l = Eigen::MatrixXd::Zero(a.rows(), a.rows());
+  for (int64_t j = 0; j < a.rows(); ++j)
+    for (int64_t i = j; i < a.rows(); ++i) {
+      double sum = a(i, j);
+      for (int64_t m = 0; m < j; ++m) sum -= l(i, m) * l(j, m);
+      l(i, j) = i == j ? std::sqrt(sum) : sum / l(j, j);
+    }
+  return l;
+}
+
+TEST(Cholesky, FindsTheFactorOfThePlainRecurrence) {
+  for (const int64_t k : {1, 2, 127, 128, 129, 256, 300, 517}) {
+    const Eigen::MatrixXd a = random_hessian(k, static_cast<uint64_t>(k)), wanted = plain_cholesky(a);
+    Eigen::MatrixXd lower = a;
+    lower.triangularView<Eigen::StrictlyUpper>().setConstant(std::numeric_limits<double>::quiet_NaN());  // never read
+    ThreadPool pool(3);
+    ASSERT_TRUE(cholesky_in_tiles(lower, &pool)) << k;
+    for (int64_t j = 0; j < k; ++j)
+      for (int64_t i = j; i < k; ++i) ASSERT_NEAR(lower(i, j), wanted(i, j), 1e-11) << k << ": " << i << ", " << j;
+  }
+}
+
+TEST(Cholesky, HasTheSameBitsForAnyNumberOfThreads) {
+  const Eigen::MatrixXd a = random_hessian(700, 9);
+  Eigen::MatrixXd alone = a;
+  ASSERT_TRUE(cholesky_in_tiles(alone, nullptr));
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    Eigen::MatrixXd lower = a;
+    ASSERT_TRUE(cholesky_in_tiles(lower, &pool));
+    const Eigen::MatrixXd same = lower.triangularView<Eigen::Lower>(), wanted = alone.triangularView<Eigen::Lower>();
+    EXPECT_TRUE(same == wanted) << threads;
+  }
+}
+
+TEST(Cholesky, RefusesWhatHasNoFactor) {
+  Eigen::MatrixXd a = random_hessian(300, 4);
+  a(200, 200) = -1;
+  EXPECT_FALSE(cholesky_in_tiles(a, nullptr));
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    Eigen::MatrixXd b = random_hessian(300, 5);
+    b(250, 10) = bad;
+    EXPECT_FALSE(cholesky_in_tiles(b, nullptr));
+  }
+}
+
+}  // namespace
+}  // namespace lowbit
