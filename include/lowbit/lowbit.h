@@ -115,7 +115,7 @@ typedef struct lb_generate_options {
   const int32_t* bias_tokens;
   const float* bias_values;
   size_t bias_count;
-  /* [token_mask_words]: bit i % 32 of word i / 32 says that token i may be chosen. Tokens behind the last word may not. NULL: all may. */
+  /* [token_mask_words]: bit i % 32 of word i / 32 says that token i may be chosen. Behind the last word: no. A word of no token: 0. NULL: all may. */
   const uint32_t* token_mask;
   size_t token_mask_words;
   /* [stop_count], at most 64: UTF-8 that ends in a zero. The first one that is complete ends the generation, whatever tokens spell it. Neither it

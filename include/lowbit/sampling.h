@@ -21,7 +21,7 @@ struct SamplerOptions {
   uint64_t seed = 0;
   /// Added to the logits of these tokens; minus infinity: never that one.
   std::vector<std::pair<int32_t, float>> logit_bias = {};
-  /// Bit i % 32 of word i / 32: token i may be chosen. Tokens behind the last word may not. Empty: all may.
+  /// Bit i % 32 of word i / 32: token i may be chosen. Behind the last word: no. A word of no token: 0. Empty: all may.
   std::vector<uint32_t> token_mask = {};
 };
 

@@ -24,6 +24,8 @@ void add_changes(int64_t vocab, Rng& rng, SamplerOptions& o) {
   const uint64_t one_in = kind == 4 ? 400 : 3;
   for (uint32_t& word : o.token_mask)
     for (int bit = 0; bit < 32; ++bit) word |= uint32_t(rng.below(one_in) == 0) << bit;
+  // words of no token: there, but empty, as a token that does not exist is an error
+  for (size_t i = size_t((vocab + 31) / 32); i < o.token_mask.size(); ++i) o.token_mask[i] = 0;
   if (rng.below(6) == 0) std::ranges::fill(o.token_mask, 0U);
 }
 
