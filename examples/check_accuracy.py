@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """usage: check_accuracy.py g2p|denoise PROGRAM [--write FILE]
 
-Runs an example's evaluation on the test data (LOWBIT_DATA, else ../shared/data beside the checkout) and compares it with the
-floors below. Exit 77 when the data is missing. --write leaves the numbers as JSON.
+Runs an example's evaluation on the test data (LOWBIT_DATA, else ../shared/data beside the checkout) and compares it
+with the floors below. Exit 77 when the data is missing. --write leaves the numbers as JSON.
 """
 import json
 import os
@@ -37,7 +37,8 @@ def check_denoise(report):
     whole = rows["accurate, all layers"]
     yield "dense layers in integers too: at most 0.1 dB below float", whole["si_sdr_db"] >= base - 0.1
     # Beside the float network, which runs in turn with them: other tenants of the machine slow all of them down alike.
-    # A Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7; a Zen 4 core, which multiplies twice as many bytes at once, 6.4 and 4.3.
+    # A Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7; a Zen 4 core, which multiplies twice as many bytes at once, 6.4 and
+    # 4.3.
     yield "all layers in 8 bits: 2.5 times as fast as the float GRUs alone", rows["seed8, all layers"]["times_float"] >= 2.5
     yield "all layers, 16-bit state: 1.7 times as fast as the float GRUs alone", whole["times_float"] >= 1.7
     yield "memory at most 0.27 of the float network's", all(

@@ -1,4 +1,5 @@
-"""The FP8 pipeline of docs/fp8.md: weights are quantized once, activations whenever they come, and the codes multiplied.
+"""The FP8 pipeline of docs/fp8.md: weights are quantized once, activations whenever they come, and the codes
+multiplied.
 
     python examples/fp8_pipeline.py
 """

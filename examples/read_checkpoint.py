@@ -1,4 +1,5 @@
-"""Decodes any tensor of a lowbit checkpoint with nothing but NumPy and safetensors: python read_checkpoint.py DIR [TENSOR]."""
+"""Decodes any tensor of a lowbit checkpoint with nothing but NumPy and safetensors: python read_checkpoint.py DIR
+[TENSOR]."""
 
 import glob
 import json
@@ -36,7 +37,8 @@ def values(fmt, codes, k, table):
         b = 3
     bits = np.unpackbits(codes, axis=1, bitorder="little", count=k * b).reshape(len(codes), k, b)
     c = bits.astype(np.int32) @ (1 << np.arange(b))
-    if fmt.startswith("trellis"):  # bit a of an index is the parity of some bits of the code and of those before it in the row
+    # bit a of an index is the parity of some bits of the code and of those before it in the row
+    if fmt.startswith("trellis"):
         back, masks = {"trellis2": (4, (0x24, 0x28, 0x63, 0x86)), "trellis3": (3, (0x30, 0xA1, 0x152, 0x44))}[fmt]
         window = sum(np.pad(c, ((0, 0), (j, 0)))[:, :k] << (b * j) for j in range(back))
         parity = lambda v: (v[..., None] >> np.arange(9) & 1).sum(-1) & 1

@@ -1,8 +1,10 @@
-/* Several continuations of one prompt, written at once: a session reads the prompt, and its forks go on from there in threads of their own.
+/* Several continuations of one prompt, written at once: a session reads the prompt, and its forks go on from there in
+ * threads of their own.
  *
  *   example_sessions MODEL [SESSIONS] [TOKENS] [PROMPT]
  *
- * Prints each text behind its number, which is its seed, and on stderr how many tokens a second came from all of them together. */
+ * Prints each text behind its number, which is its seed, and on stderr how many tokens a second came from all of them
+ * together. */
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/build.sh [release|debug|asan|tsan|cuda] [cmake --build arguments]: configures and builds one preset into build/<preset>.
-# Without an argument: cuda where nvcc is found, else release.
+# scripts/build.sh [release|debug|asan|tsan|cuda] [cmake --build arguments]: configures and builds one preset into
+# build/<preset>. Without an argument: cuda where nvcc is found, else release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -gt 0 ]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/check.sh: the house rules, without building: layout, includes, docs that name files and print what bench/results/ holds, formatting, and clang-tidy.
+# scripts/check.sh: the house rules, without building: layout, includes, docs that name files and print what
+# bench/results/ holds, formatting, and clang-tidy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install_deps.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Looks at a build's programs, library and objects for what hardening promises: check_hardening.py BUILD
 
-Programs are position independent; nothing is writable that the linker has resolved (full RELRO, no lazy binding); no stack or code is both
-writable and executable; buffers are guarded (stack protector, FORTIFY); every object of ours has CET's landing pads where its compiler has them.
-Exit 77 when the build was made without (LOWBIT_HARDENING=OFF, or sanitizers).
+Programs are position independent; nothing is writable that the linker has resolved (full RELRO, no lazy binding); no
+stack or code is both writable and executable; buffers are guarded (stack protector, FORTIFY); every object of ours has
+CET's landing pads where its compiler has them. Exit 77 when the build was made without (LOWBIT_HARDENING=OFF, or
+sanitizers).
 """
 import json
 import re

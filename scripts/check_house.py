@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """House rules that no compiler checks. Prints each violation and exits 1 when there is one.
 
-1. Includes go down: a folder includes only folders of a lower level (the table below is ARCHITECTURE.md's), folders of one
-   level do not see each other, kernels/* subfolders see the headers of kernels/ (not its registry), base, tensor and format only, and tools/, python/ and
-   examples/ use include/lowbit alone.
+1. Includes go down: a folder includes only folders of a lower level (the table below is ARCHITECTURE.md's), folders of
+   one level do not see each other, kernels/* subfolders see the headers of kernels/ (not its registry), base, tensor
+   and format only, and tools/, python/ and examples/ use include/lowbit alone.
 2. Public headers include only std, tl/expected and each other.
 3. Text that names a file of this repository names one that exists.
 4. Source files and README.md stay short.
-5. docs/adr/README.md lists every decision with its status, no number stands twice, and whoever names a decision names one that exists.
+5. docs/adr/README.md lists every decision with its status, no number stands twice, and whoever names a decision names
+   one that exists.
 6. C++, Python and Rust have one version.
 7. No file has marks of an unfinished merge.
-8. Comments end at column 120 and name what they speak of, benchmarks of kernels stand in bench/, and retired words stay away.
+8. Comments end at column 120 and name what they speak of, benchmarks of kernels stand in bench/, and retired words stay
+   away.
 """
+import ast
 import re
 import subprocess
 import sys
@@ -28,8 +31,9 @@ LEVELS = {
 KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
 MAX_LINES, MAX_MEDIAN = 450, 93
 WIDTH = 120
-# Words that the field has better ones for, by the beginning of a path; "" is the whole tree. They may not come back, in code or comments.
-# Strings are free (JSON keys, old options, names of kernels in results), and what ALLOWED says of a path, where the word is the field's own.
+# Words that the field has better ones for, by the beginning of a path; "" is the whole tree. They may not come back, in
+# code or comments. Strings are free (JSON keys, old options, names of kernels in results), and what ALLOWED says of a
+# path, where the word is the field's own.
 RETIRED = {
     "": r"[Mm]oments_\w+|\w+_moments|AddMoments|second moments|HELD_BACK|[Hh]eld_?back\w*|held back|[Mm]igrat(e|es|ed|ion)\w*|[Ww]oven\w*|[Ll]aps|"
         r"[Ff]old(s|ed|ing|_\w+)?|kFold(s|ing)?|Folding|kUnitBytes|unit_(bytes|elems|row)\w*|UnitFormatList|[Ss]ettles?|[Ss]ettled|"
@@ -182,8 +186,30 @@ def words_of(table: dict[str, str], name: str) -> re.Pattern | None:
     return re.compile(rf"\b({'|'.join(found)})\b") if found else None
 
 
+def docstring_lines(text: str) -> set[int]:
+    bodies = [node.body for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+    first = [body[0] for body in bodies if body and isinstance(body[0], ast.Expr)]
+    return {n for e in first if isinstance(e.value, ast.Constant) for n in range(e.lineno, e.end_lineno + 1)}
+
+
+def check_widths(files: list[Path]) -> list[str]:
+    """Comments of all languages, and Python's docstrings."""
+    problems = []
+    for path in files:
+        slashes = path.suffix in SOURCE_SUFFIXES | {".c", ".rs"}
+        if not slashes and path.suffix not in {".py", ".sh", ".cmake"} and path.name not in ("CMakeLists.txt", "run"):
+            continue
+        text = (ROOT / path).read_text()
+        docs = docstring_lines(text) if path.suffix == ".py" else set()
+        mark = re.compile(r"//|/\*|^\s*\*\s" if slashes else r"(^|\s)#(\s|$)")
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > WIDTH and (number in docs or mark.search(STRING.sub("", line))):
+                problems.append(f"{path}:{number}: a comment to column {len(line)}, at most {WIDTH}")
+    return problems
+
+
 def check_words(files: list[Path]) -> list[str]:
-    """The width of comments, and retired words in code and comments."""
+    """Retired words in code and comments."""
     problems = []
     for path in files:
         name = path.as_posix()
@@ -194,8 +220,6 @@ def check_words(files: list[Path]) -> list[str]:
         word = words_of(RETIRED, name)
         allowed = words_of(ALLOWED, name)
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
-            if len(line) > WIDTH and "//" in line and path.suffix != ".py":
-                problems.append(f"{path}:{number}: a comment to column {len(line)}, at most {WIDTH}")
             if RIDDLE.match(line):
                 problems.append(f"{path}:{number}: a comment that begins with '{RIDDLE.match(line)[1]}': name the thing itself")
             text = STRING.sub("", line)
@@ -213,7 +237,8 @@ BARE_NUMBER = re.compile(r"(?<![\w.,/\[-])(0[01]\d\d)(?![\w.,/%\]-]*\d)")
 
 
 def check_decisions(files: list[Path]) -> list[str]:
-    """The list of docs/adr/README.md against its pages: rows are "| [0001](page) | title | status |", numbers of trials "| 0011 | title | [page](...) |"."""
+    """The list of docs/adr/README.md against its pages: rows are "| [0001](page) | title | status |", numbers of trials
+    "| 0011 | title | [page](...) |"."""
     pages = {p.name: (ROOT / p).read_text() for p in files if p.parent == ADR and p.name != "README.md"}
     index = (ROOT / ADR / "README.md").read_text()
     listed = {name: status for name, status in re.findall(r"^\| \[\d{4}\]\((\d{4}-[\w-]+\.md)\) \|.*\| (.+) \|$", index, re.M)}
@@ -239,7 +264,8 @@ def check_decisions(files: list[Path]) -> list[str]:
 
 
 def check_references(files: list[Path], pages: set[str], trials: dict[str, str]) -> list[str]:
-    """Every text: marks of a merge, and names of decisions: by path, as "ADR 0006", and in docs/adr and docs/lab by the number alone."""
+    """Every text: marks of a merge, and names of decisions: by path, as "ADR 0006", and in docs/adr and docs/lab by the
+    number alone."""
     decisions, problems = {name[:4] for name in pages}, []
     for path in files:
         if path == Path("scripts/check_house.py") or path.suffix in (".npy", ".png", ".gz", ".gguf", ".bin"):
@@ -277,7 +303,8 @@ def check_versions() -> list[str]:
 
 def main() -> int:
     files = tracked()
-    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_words(files) + check_decisions(files) + check_versions()
+    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_widths(files) + check_words(files)
+    problems += check_decisions(files) + check_versions()
     for problem in problems:
         print(f"house: {problem}", file=sys.stderr)
     print(f"house: {len(problems)} problems")

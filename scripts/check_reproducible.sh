@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# scripts/check_reproducible.sh [TARGET ...]: builds the committed tree twice, in folders of different names and without a compiler cache, and
-# compares the hashes of what comes out (default: lowbit and lowbit_shared; two whole builds, some 20 minutes on 2 cores). Prints the hashes.
+# scripts/check_reproducible.sh [TARGET ...]: builds the committed tree twice, in folders of different names and without
+# a compiler cache, and compares the hashes of what comes out (default: lowbit and lowbit_shared; two whole builds, some
+# 20 minutes on 2 cores). Prints the hashes.
 #   LOWBIT_REPRODUCIBLE_DIR     builds there and leaves it: called again after an interruption, it goes on
-#   LOWBIT_REPRODUCIBLE_CACHED  1: the first build takes from ccache what was compiled before, in whatever folder; half the time
+#   LOWBIT_REPRODUCIBLE_CACHED  1: the first build takes from ccache what was compiled before, in whatever folder; half
+#                               the time
 set -euo pipefail
 cd "$(dirname "$0")/.."
 targets=("${@:-lowbit}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """clang-tidy over the library and the tools. A file whose preprocessed text passed before is not looked at again.
 
-Most of its time goes into the standard headers, so the files of a folder are looked at as one translation unit that includes them all;
-files that cannot stand together (two of them use one name for different things) are split until they can.
+Most of its time goes into the standard headers, so the files of a folder are looked at as one translation unit that
+includes them all; files that cannot stand together (two of them use one name for different things) are split until they
+can.
 """
 import collections
 import hashlib

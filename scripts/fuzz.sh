@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# scripts/fuzz.sh [seconds] [target ...]: builds the fuzz targets (tests/fuzz) with clang into build/fuzz and runs each for that long
-# (default 20, or LOWBIT_FUZZ_SECONDS); 0 seconds only replays the seeds. Without names: all targets.
-#   LOWBIT_FUZZ_TIMEOUT  seconds that one input may wait or work before libFuzzer ends it (default 25; tests/fuzz/fuzz_limits.h asks for
-#                        2 s of CPU time, which a busy machine does not lengthen)
+# scripts/fuzz.sh [seconds] [target ...]: builds the fuzz targets (tests/fuzz) with clang into build/fuzz and runs each
+# for that long (default 20, or LOWBIT_FUZZ_SECONDS); 0 seconds only replays the seeds. Without names: all targets.
+#   LOWBIT_FUZZ_TIMEOUT  seconds that one input may wait or work before libFuzzer ends it (default 25;
+#                        tests/fuzz/fuzz_limits.h asks for 2 s of CPU time, which a busy machine does not lengthen)
 #   LOWBIT_FUZZ_RSS_MB   memory of a target (default 768: 256 for an input, the rest for AddressSanitizer)
-#   LOWBIT_FUZZ_CXX      the compiler (default clang++); LOWBIT_FUZZ_JOBS: compilers and targets at a time (default: the processors)
-#   LOWBIT_FUZZ_BUILD_S  seconds for building (default: as long as it takes); what is not built by then is named and not run, and the next
-#                        run goes on from there
-# Found inputs are kept in build/fuzz/corpus, failing ones in build/fuzz/failures. Exit status 77: no clang with libFuzzer.
+#   LOWBIT_FUZZ_CXX      the compiler (default clang++); LOWBIT_FUZZ_JOBS: compilers and targets at a time (default: the
+#                        processors)
+#   LOWBIT_FUZZ_BUILD_S  seconds for building (default: as long as it takes); what is not built by then is named and not
+#                        run, and the next run goes on from there
+# Found inputs are kept in build/fuzz/corpus, failing ones in build/fuzz/failures. Exit status 77: no clang with
+# libFuzzer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-${LOWBIT_FUZZ_SECONDS:-20}}

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/adr/README.md: decisions from their pages (title and status), trials from the headings of docs/lab."""
+"""Writes the tables of docs/adr/README.md: decisions from their pages (title and status), trials from the headings of
+docs/lab."""
 import re
 import sys
 from pathlib import Path

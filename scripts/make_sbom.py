@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The software bill of materials of a build as CycloneDX 1.5: make_sbom.py BUILD [-o FILE]
 
-Components are the Debian packages whose headers were compiled in or whose libraries are linked, with their versions, as the build's own records
-say (ninja's list of headers, the programs' lists of libraries), and the Python packages that the tests pin. The same build gives the same file.
+Components are the Debian packages whose headers were compiled in or whose libraries are linked, with their versions, as
+the build's own records say (ninja's list of headers, the programs' lists of libraries), and the Python packages that
+the tests pin. The same build gives the same file.
 """
 import argparse
 import hashlib

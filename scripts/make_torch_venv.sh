@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/make_torch_venv.sh FOLDER: a virtual environment with torch (tests/requirements-torch.txt: 4 GB, 4 minutes), made unless it is there.
-# Prints where its packages lie. One that somebody else made is taken as it is.
+# scripts/make_torch_venv.sh FOLDER: a virtual environment with torch (tests/requirements-torch.txt: 4 GB, 4 minutes),
+# made unless it is there. Prints where its packages lie. One that somebody else made is taken as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -eq 1 ] || { echo "usage: scripts/make_torch_venv.sh FOLDER" >&2; exit 2; }

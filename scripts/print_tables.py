@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
-"""Prints the tables of the README and of docs/ from the JSON in bench/results/, between their markers; with --check only says whether they differ.
+"""Prints the tables of the README and of docs/ from the JSON in bench/results/, between their markers; with --check
+only says whether they differ.
 
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
-  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc); gpu_seed: and bitnet_a100.json
+  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc); gpu_seed:
+                                            and bitnet_a100.json
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
   <!-- table: rounds_NAME --> ... <!-- end --> the same name             (bench/rivals/rounds.py)
   <!-- table: models_NAME --> and steps_NAME bench/results/models_NAME.json (bench/rivals/models.py)
-  <!-- table: ways_NAME --> ... <!-- end --> bench/results/ways_NAME.json (lowbit_alternatives_bench, with --mib 512 and 0)
+  <!-- table: ways_NAME --> ... <!-- end --> bench/results/ways_NAME.json (lowbit_alternatives_bench, with --mib 512 and
+      0)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
   <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
   <!-- table: gru_rivals_NAME -->          the same name                    (bench/rivals/gru.py)
-  <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
+  <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench,
+                                            bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
-  <!-- table: presets --> ... <!-- end -->  bench/results/presets.json (the commands in it), presets_llama_cpp.json (bench/rivals/presets.py)
-  <!-- table: recovery -->, recovered, best (with quality.json), mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
+  <!-- table: presets --> ... <!-- end -->  bench/results/presets.json (the commands in it), presets_llama_cpp.json
+                                            (bench/rivals/presets.py)
+  <!-- table: recovery -->, recovered, best (with quality.json), mixes, losses bench/results/recovery.json
+      (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """

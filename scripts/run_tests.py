@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the CTest suite of a build folder and prints one summary: what was skipped, by reason, then "N passed, N failed, N skipped".
+"""Runs the CTest suite of a build folder and prints one summary: what was skipped, by reason, then "N passed, N failed,
+N skipped".
 
-GoogleTest binaries are counted test by test from their XML, Python's unittest scripts from what they print, anything else is
-one test.
+GoogleTest binaries are counted test by test from their XML, Python's unittest scripts from what they print, anything
+else is one test.
 """
 import argparse
 import os

@@ -40,7 +40,8 @@ def gru_rivals(report: dict) -> str:
                                f"on AVX2 where lowbit is. Presets `seed8`, `accurate`.")
 
 
-GRU_GOALS_US = {(100, 1, 64, 64): 25, (100, 64, 256, 256): 150, (500, 32, 512, 512): 750, (100, 128, 1024, 1024): 400}  # the design's, of seed8
+# the design's, of seed8
+GRU_GOALS_US = {(100, 1, 64, 64): 25, (100, 64, 256, 256): 150, (500, 32, 512, 512): 750, (100, 128, 1024, 1024): 400}
 
 
 def gru_gpu(report: dict) -> str:

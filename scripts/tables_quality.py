@@ -1,4 +1,5 @@
-"""Tables of quality for print_tables.py: perplexity by format, calibration, recovery by training, questions. Each takes a report of bench/results/."""
+"""Tables of quality for print_tables.py: perplexity by format, calibration, recovery by training, questions. Each takes
+a report of bench/results/."""
 
 import json
 import statistics
@@ -133,7 +134,8 @@ def activations(report: dict) -> str:
 
 
 def paired(task: dict, base: dict, key: str) -> str:
-    """Difference of two models' answers to the same questions, with the standard error of the mean of the differences."""
+    """Difference of two models' answers to the same questions, with the standard error of the mean of the
+    differences."""
     if key not in task or key not in base or task is base:
         return "-"
     n = len(base[key])

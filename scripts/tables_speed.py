@@ -1,4 +1,5 @@
-"""Tables of speed for print_tables.py: beside llama.cpp, matrix products and models on CPUs, products on GPUs. Each takes a report of bench/results/."""
+"""Tables of speed for print_tables.py: beside llama.cpp, matrix products and models on CPUs, products on GPUs. Each
+takes a report of bench/results/."""
 
 import json
 import statistics
@@ -35,7 +36,8 @@ def gpu_gemv(report: dict) -> str:
 
 
 def gpu_seed(report: dict) -> str:
-    """The seed's five shapes and a layer of the 2B-4T model: as it prints them (A100), and its kernel, cuBLAS and ours here."""
+    """The seed's five shapes and a layer of the 2B-4T model: as it prints them (A100), and its kernel, cuBLAS and ours
+    here."""
     lines = ["| N x K | seed 002, A100: its kernel, us | bf16, us | times | here: its kernel, us | bf16, us | times | this library, us | times bf16 |",
              "|---|---|---|---|---|---|---|---|---|"]
     first = json.loads((ROOT / "bench/results/bitnet_a100.json").read_text())
@@ -74,7 +76,8 @@ def gpu_formats(report: dict) -> str:
 def gpu_quantized_mm(report: dict) -> str:
     lines = ["| BITS | m = 1, us | alone, us | m = 2 | m = 8 | m = 16 | m = 64 | error, m = 64 |", "|---|---|---|---|---|---|---|---|"]
     for bits in (1, 2, 4, 8):
-        row = {m: find(report, part="quantized_mm", bits=bits, m=m, overlap=m <= 2) for m in (1, 2, 8, 16, 64)}  # more rows never overlap
+        # more rows never overlap
+        row = {m: find(report, part="quantized_mm", bits=bits, m=m, overlap=m <= 2) for m in (1, 2, 8, 16, 64)}
         alone = find(report, part="quantized_mm", bits=bits, m=1, overlap=False)["us"]
         lines.append(f"| {bits} | {row[1]['us']:.2f} | {alone:.2f} | " + " | ".join(f"{row[m]['us']:.1f}" for m in (2, 8, 16, 64)) +
                      f" | {row[64]['relative_error']:.1e} |")

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Times a calibration on the CPU and on a GPU, on a random model, and compares every byte of what they write.
 
-usage: calibration_device.py --lowbit BIN --random BIN [--source MODEL --text FILE] [--run DEVICE:THREADS:TOKENS ...] -o RESULT.json
-  --random   lowbit_random_checkpoint, for a model of SmolLM2-135M's widths (30 blocks of 576 by 1536); or --source and --text
+usage: calibration_device.py --lowbit BIN --random BIN [--source MODEL --text FILE] [--run DEVICE:THREADS:TOKENS ...] -o
+RESULT.json
+  --random   lowbit_random_checkpoint, for a model of SmolLM2-135M's widths (30 blocks of 576 by 1536); or --source and
+             --text
   --run      cpu:2:8K, cuda:12:64K, ...: in this order, each in a process of its own, int4 with --fit auto
 """
 import argparse

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""The cost of int8 activations, and answers of checkpoints to questions: perplexity by activation, arc_easy and winogrande, one JSON.
+"""The cost of int8 activations, and answers of checkpoints to questions: perplexity by activation, arc_easy and
+winogrande, one JSON.
 
-  checkpoints.py NAME=CHECKPOINT... [--lowbit BIN] [--data DIR] [--acts f32,int8,int8-row] [--tasks arc_easy,winogrande] [--out bench/results/tasks.json]
+  checkpoints.py NAME=CHECKPOINT... [--lowbit BIN] [--data DIR] [--acts f32,int8,int8-row] [--tasks arc_easy,winogrande]
+      [--out bench/results/tasks.json]
 
-Each part is kept as soon as it is measured; what is in the JSON already is not measured again. Questions are answered with int8 activations, those to
-the original (NAME original) with exact ones. Which questions were answered rightly is kept: differences are those of the same questions.
+Each part is kept as soon as it is measured; what is in the JSON already is not measured again. Questions are answered
+with int8 activations, those to the original (NAME original) with exact ones. Which questions were answered rightly is
+kept: differences are those of the same questions.
 """
 import argparse
 import json

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""How far a checkpoint's scores of whole continuations lie from its teacher's, and what it answers, in torch with exact activations.
+"""How far a checkpoint's scores of whole continuations lie from its teacher's, and what it answers, in torch with exact
+activations.
 
-  choices.py CHECKPOINT --teacher DIR --sequences FILE.npz [--questions FILE.jsonl...] [--keep FOLDER] [--lowbit BIN] [--out FILE.json]
+  choices.py CHECKPOINT --teacher DIR --sequences FILE.npz [--questions FILE.jsonl...] [--keep FOLDER] [--lowbit BIN]
+      [--out FILE.json]
 
-Pseudo choices are made of sequences that the teacher wrote (`python -m lowbit.sample`): the beginning of each, its own continuation, and those of three other
-sequences of its kind. All four are scored by their summed log-probability under both models. Reported are `rms`: the root of the mean squared difference of
-the scores, centred over the four, in nats; `near`: the same of the difference of two choices, over pairs that the teacher's scores hold less than five
-nats apart; and `agree`: how often the likeliest of the three that do not belong is the same. No question is looked at for them. Questions are those that
-`lowbit eval` asks, scored alike; `rms` is that of their choices. What the teacher says is kept in FOLDER and taken from there.
+Pseudo choices are made of sequences that the teacher wrote (`python -m lowbit.sample`): the beginning of each, its own
+continuation, and those of three other sequences of its kind. All four are scored by their summed log-probability under
+both models. Reported are `rms`: the root of the mean squared difference of the scores, centred over the four, in nats;
+`near`: the same of the difference of two choices, over pairs that the teacher's scores hold less than five nats apart;
+and `agree`: how often the likeliest of the three that do not belong is the same. No question is looked at for them.
+Questions are those that `lowbit eval` asks, scored alike; `rms` is that of their choices. What the teacher says is kept
+in FOLDER and taken from there.
 """
 import argparse
 import json
@@ -51,8 +55,8 @@ def choice_texts(question: dict) -> list[tuple[str, str]]:
 
 
 def question_choices(questions: list[dict], tokenizer, separator: int) -> list[list[tuple]]:
-    """The choices of questions as `lowbit eval` tokenizes them: whole, and scored from where the context alone would have had other tokens. separator: a
-    special token."""
+    """The choices of questions as `lowbit eval` tokenizes them: whole, and scored from where the context alone would
+    have had other tokens. separator: a special token."""
     texts = [text for q in questions for text in choice_texts(q)]
     whole, contexts = ([tokenizer.prefix + ids for ids in tokenizer.lines(lines, separator)] for lines in ([a + b for a, b in texts], [a for a, _ in texts]))
     scored = []

@@ -82,8 +82,8 @@ class Bench:
                 "isa": doctor["isa"], "threads": doctor["threads"]}
 
     def quantize(self, step: str, tokens: int):
-        """FORMAT:FIT[:OPTION[=VALUE],...] -> its checkpoint and a part of the report. FORMAT bpw2.5 is --target-bpw 2.5. One that is in `work` is
-        taken from there."""
+        """FORMAT:FIT[:OPTION[=VALUE],...] -> its checkpoint and a part of the report. FORMAT bpw2.5 is --target-bpw
+        2.5. One that is in `work` is taken from there."""
         name, fit, *more = step.split(":")
         target = self.work / (step.replace(":", "-").replace(",", "-").replace("=", "").replace(" ", "-") + f"-{tokens}")
         note = target.with_name(target.name + ".json")
@@ -136,7 +136,8 @@ class Bench:
             return self.base_row
 
     def measure(self, model, gpu: int = 0) -> dict:
-        """Perplexities, their ratios, KL divergence and top-1 agreement of a checkpoint; on that GPU where the device is `cuda`."""
+        """Perplexities, their ratios, KL divergence and top-1 agreement of a checkpoint; on that GPU where the device
+        is `cuda`."""
         base = self.base()
         row = self._measure(model, "--against", self.work / "base.logits", gpu=gpu)
         return {**row, "ratio": row["ppl"] / base["ppl"], "tiny_ratio": row["tiny_ppl"] / base["tiny_ppl"]}

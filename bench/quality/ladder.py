@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The gain of each step of calibrated quantization on the default model: quantizes, measures, writes one JSON.
 
-  ladder.py [--lowbit BIN] [--data DIR] [--tokens 64K] [--chunks 100] [--out bench/results/quality.json] [--jobs 1] [--only FORMAT:FIT[:OPTIONS] ...]
+  ladder.py [--lowbit BIN] [--data DIR] [--tokens 64K] [--chunks 100] [--out bench/results/quality.json] [--jobs 1]
+      [--only FORMAT:FIT[:OPTIONS] ...]
 
-Calibrates on WikiText-2's train text, measures on its test text (perplexity by llama.cpp's method with exact f32 activations,
-KL divergence and top-1 agreement against the file's own weights) and on the TinyStories excerpt, which nothing was calibrated on.
-Every figure is of one run; rows already in the JSON are kept, so that a run can be continued.
+Calibrates on WikiText-2's train text, measures on its test text (perplexity by llama.cpp's method with exact f32
+activations, KL divergence and top-1 agreement against the file's own weights) and on the TinyStories excerpt, which
+nothing was calibrated on. Every figure is of one run; rows already in the JSON are kept, so that a run can be
+continued.
 """
 import argparse
 import json
@@ -14,8 +16,8 @@ from pathlib import Path
 
 from jobs import ROOT, Bench, Pool, count
 
-# A step is FORMAT:FIT, or FORMAT:FIT:OPTIONS with further options of `lowbit quantize` separated by commas ("group=32,rotate").
-# FORMAT bpw2.5 is --target-bpw 2.5.
+# A step is FORMAT:FIT, or FORMAT:FIT:OPTIONS with further options of `lowbit quantize` separated by commas
+# ("group=32,rotate"). FORMAT bpw2.5 is --target-bpw 2.5.
 STEPS = ["int4:lsq", "int4:wls", "int4:gptq", "int4:refit", "int3:lsq", "int3:wls", "int3:gptq", "int3:refit", "int2odd:wls",
          "int2odd:gptq", "int2odd:refit", "ternary-packed:refit:group=72", "int3:refit:rotate", "int3:refit:keep=layers.0.,keep=layers.29.", "int2odd:refit:rotate", "bpw2.5:refit",
          "int2odd:refit:group=32,scale=double", "codebook2:refit", "codebook3:refit", "int4:align", "codebook4:refit:group=48,scale=double",

@@ -3,8 +3,9 @@
 
   noise.py SIZE[:SEED]... [--teacher DIR] [--lowbit BIN] [--data DIR] [--out bench/results/noise.json] [--jobs 1]
 
-Each weight gets noise of SIZE times its row's root of the mean square. The result is quantized to int8 in groups of 64, which adds next to nothing, so
-that it answers with int8 activations as all others do. What such models lose at a KL divergence says what errors of no particular kind lose there.
+Each weight gets noise of SIZE times its row's root of the mean square. The result is quantized to int8 in groups of 64,
+which adds next to nothing, so that it answers with int8 activations as all others do. What such models lose at a KL
+divergence says what errors of no particular kind lose there.
 """
 import argparse
 import json

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """The gain of recovery by training on the default model: quantizes, trains, measures, writes one JSON.
 
-  recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
-  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover; calib-tokens, scale
-  and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with format int8: noise of that size, as noise.py adds it);
-  and mix (NAME of a --mix: what its sampled sequences begin with)
+  recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K]
+      [--sample 10M] [--gpus 1] [--jobs 1]
+  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of
+      lowbit.recover; calib-tokens, scale and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with
+      format int8: noise of that size, as noise.py adds it); and mix (NAME of a --mix: what its sampled sequences begin
+      with)
 
-Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
-(perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
-TinyStories excerpt, which nothing was trained on. What the blocks of a row end with is measured too, and what choices.py says of each row, right
-after its training. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train.
-Rows already in the JSON are kept.
+Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's
+test text (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the
+file's own weights) and on the TinyStories excerpt, which nothing was trained on. What the blocks of a row end with is
+measured too, and what choices.py says of each row, right after its training. The host's cores quantize and measure
+(`--jobs` at a time) while the GPUs train. Rows already in the JSON are kept.
 """
 import argparse
 import json
@@ -34,7 +36,8 @@ SEQUENCE = 512
 OF_THE_START = ("calib-tokens=", "scale=", "fit=", "recipe=")  # options of a row that `lowbit quantize` takes
 HELD_OUT = 32  # sequences of each kind, sampled apart from all that is trained on, the same for all rows
 HELD_SEED = 1000
-CHOICES, CHOICE_SEQUENCE, CHOICE_MIX = 2048, 128, "word=3,chat=1,opening=1,begin=1"  # what choices.py makes its pseudo choices of, sampled apart too
+# what choices.py makes its pseudo choices of, sampled apart too
+CHOICES, CHOICE_SEQUENCE, CHOICE_MIX = 2048, 128, "word=3,chat=1,opening=1,begin=1"
 
 
 class Recovery:
@@ -57,7 +60,8 @@ class Recovery:
         return self.devices[gpu].submit(number, call, gpu, *arguments)
 
     def prepare(self) -> None:
-        """Sequences sampled from the teacher by each mix, a part on each GPU, and those that all rows are compared on."""
+        """Sequences sampled from the teacher by each mix, a part on each GPU, and those that all rows are compared
+        on."""
         each, jobs = -(-count(self.sample) // SEQUENCE // self.gpus) * SEQUENCE, []
         wanted = [mix for mix in self.mixes if not self.samples(mix).exists()]
         if not self.held.exists():
@@ -145,7 +149,8 @@ class Recovery:
                "options": options, "calib_tokens": calib_tokens, "sample": self.sample, "mix": mix, "sampling": self.mixes[mix], **made}
         say(f"training {text} on GPU {gpu}")
         flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples(mix), "--held-out", self.held]
-        if not any(option.startswith("block-text-share=") for option in options):  # else its blocks are no quantization on the text alone
+        # else its blocks are no quantization on the text alone
+        if not any(option.startswith("block-text-share=") for option in options):
             flags.append("--keep-stages")
         given = [part for option in options for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
         target, row["recovery"] = self.train(gpu, checkpoint, text.replace(":", "-"), [*flags, *given])

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Measures the tables of docs/quality.md and docs/lab/recipes-log.md again, from nothing but the default model and the test data, and prints what differs from the page.
+"""Measures the tables of docs/quality.md and docs/lab/recipes-log.md again, from nothing but the default model and the
+test data, and prints what differs from the page.
 
-  reproduce.py [quality|tasks|noise|losses ...] [--list] [--lowbit BIN] [--data DIR] [--work build/quality] [--gpus 0] [--jobs 1] [--only NAME ...]
+  reproduce.py [quality|tasks|noise|losses ...] [--list] [--lowbit BIN] [--data DIR] [--work build/quality] [--gpus 0]
+      [--jobs 1] [--only NAME ...]
 
-Which rows there are is read from bench/results/; how the models of `tasks` are made is said in MADE. What is in WORK/results is not measured again: a run goes on
-where the last one ended. Quantized rows need a CPU alone (minutes each, the same figures on any machine). Rows that are trained need --gpus (3 to 4 minutes each on
-an H200; a GPU rounds differently, so seeds differ by what the page says), and text sampled from the model needs torch. --list says of every row how it is made.
+Which rows there are is read from bench/results/; how the models of `tasks` are made is said in MADE. What is in
+WORK/results is not measured again: a run goes on where the last one ended. Quantized rows need a CPU alone (minutes
+each, the same figures on any machine). Rows that are trained need --gpus (3 to 4 minutes each on an H200; a GPU rounds
+differently, so seeds differ by what the page says), and text sampled from the model needs torch. --list says of every
+row how it is made.
 """
 import argparse
 import json
@@ -24,7 +28,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import print_tables  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
-TABLES = {"quality": ("quality",), "tasks": ("activations", "tasks"), "noise": ("noise",), "losses": ("losses",)}  # parts and their tables of the pages
+# parts and their tables of the pages
+TABLES = {"quality": ("quality",), "tasks": ("activations", "tasks"), "noise": ("noise",), "losses": ("losses",)}
 PAGES = ("docs/quality.md", "docs/lab/recipes-log.md")
 GONE = ("piece=", "hidden-weight=", "stream-weight=", "alone")  # options of training that were tried and taken out
 RECORD = "a record: llama.cpp's file, or an option of training or a form of questions that is gone"
@@ -128,7 +133,8 @@ def rows_of(part: str) -> dict:
         return {f"{row['size']:g}:{row['seed']}": f"{row['size']:g}:{row['seed']}" for row in recorded(part)}
     if part == "losses":
         return {row["row"]: loss_row(row) for row in recorded(part)}
-    by_fields = sorted(((set(row["row"].split(":")), row) for row in recorded("losses")), key=lambda pair: len(pair[0]))  # the plainest that has them
+    # the plainest that has them
+    by_fields = sorted(((set(row["row"].split(":")), row) for row in recorded("losses")), key=lambda pair: len(pair[0]))
     answered = {name: loss_row(next(row for has, row in by_fields if fields <= has)) for name, fields in ANSWERED.items()}
     return {row["name"]: {**MADE, **answered}.get(row["name"]) for row in recorded(part)}
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A bf16 model of BitNet 2B-4T's shape by transformers on a GPU: milliseconds of a prompt and of its answer, random weights.
+"""A bf16 model of BitNet 2B-4T's shape by transformers on a GPU: milliseconds of a prompt and of its answer, random
+weights.
 
-The prompt is one eager call, the answer replays of one CUDA graph a token with a static cache, each waited for. The median of three
-runs. The table that it fills: docs/performance-gpu.md, "Text on a GPU".
+The prompt is one eager call, the answer replays of one CUDA graph a token with a static cache, each waited for. The
+median of three runs. The table that it fills: docs/performance-gpu.md, "Text on a GPU".
 """
 import statistics
 import time
@@ -30,7 +31,8 @@ def milliseconds(work):
 
 
 def record(model, cache, batch, position):
-    """The step of one token as a graph; always at the same position, which costs what any position costs with a static cache."""
+    """The step of one token as a graph; always at the same position, which costs what any position costs with a static
+    cache."""
     token = torch.zeros(batch, 1, dtype=torch.long, device="cuda")
     at = torch.tensor([position], device="cuda")
 

@@ -56,7 +56,8 @@ def main() -> None:
     for kind in ("int8", "int4", "codebook4", "int3", "codebook3", "int2", "codebook2", "ternary", "binary"):
         target = options.work / kind
         shutil.rmtree(target, ignore_errors=True)
-        scales = ("--group", 40, "--scale", "double") if kind.startswith("codebook") else ()  # as those of docs/recovery.md
+        # as those of docs/recovery.md
+        scales = ("--group", 40, "--scale", "double") if kind.startswith("codebook") else ()
         output(options.lowbit, "quantize", options.model, target, "--format", kind, *scales, "--quiet")
         jobs.append(("lowbit", kind, target, lowbit_bench, (options.lowbit, target, options.threads)))
 

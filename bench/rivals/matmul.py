@@ -4,8 +4,8 @@
   bench/rivals/matmul.py --lowbit build/release/bin/lowbit_matmul_bench --ggml build/rivals/build/bin/ggml_matmul \\
       --cpus 0,1 --isas avx512,avx2 --out bench/results/cpu_NAME.json
 
-One thread per CPU of --cpus, pinned. Up to 16 rows of x the weights come from memory (at least 512 MiB of copies in turn), with
-more from the caches. Tables: scripts/print_tables.py.
+One thread per CPU of --cpus, pinned. Up to 16 rows of x the weights come from memory (at least 512 MiB of copies in
+turn), with more from the caches. Tables: scripts/print_tables.py.
 """
 import argparse
 import json
@@ -22,7 +22,8 @@ LOWBIT = [
     ("512", "int4,int3,int2,ternary,ternary-packed,binary", "0,64", "0,32"),
     ("1,64", "int4,f16", "64", "-1"),
 ]
-LOWBIT_SHORT = [("1", "int4,int2,ternary,binary", "0,64", "0"), ("512", "int4,int2", "0,64", "0,32")]  # not the first of --isas
+# not the first of --isas
+LOWBIT_SHORT = [("1", "int4,int2,ternary,binary", "0,64", "0"), ("512", "int4,int2", "0,64", "0,32")]
 GGML = [("tq2_0", "plain", 1), ("q4_0", "plain", 1), ("q4_0", "repack", 1), ("q4_0", "amx", 1), ("q4_K", "plain", 1),
         ("q1_0", "plain", 1), ("f16", "plain", 1), ("tq2_0", "plain", 8), ("tq2_0", "plain", 512),
         ("q4_0", "repack", 512), ("q4_0", "amx", 512), ("q4_K", "plain", 512), ("q4_K", "amx", 512),
@@ -30,7 +31,8 @@ GGML = [("tq2_0", "plain", 1), ("q4_0", "plain", 1), ("q4_0", "repack", 1), ("q4
 
 
 def lines_of(command: list[str]) -> list[dict]:
-    """The JSON lines a program prints. A program that answers wrong fails; one without a kernel (code 2) is left out."""
+    """The JSON lines a program prints. A program that answers wrong fails; one without a kernel (code 2) is left
+    out."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 2):
         sys.exit(f"{' '.join(command)}: {done.returncode}\n{done.stderr}{done.stdout}")

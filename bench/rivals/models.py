@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Whole models on one machine: lowbit's prompt and generation with the time of every step, llama.cpp on files of the same shape
-in turn. JSON for bench/results/.
+"""Whole models on one machine: lowbit's prompt and generation with the time of every step, llama.cpp on files of the
+same shape in turn. JSON for bench/results/.
 
-  bench/rivals/models.py --lowbit build/release/bin/lowbit --llama-bench build/rivals/build/bin/llama-bench --cpus 0,1 \\
-      --lowbit-model "2.4B ternary=random-ternary" --llama-model "2.4B TQ2_0=random-tq2_0.gguf" --out bench/results/models_NAME.json
+  bench/rivals/models.py --lowbit build/release/bin/lowbit --llama-bench build/rivals/build/bin/llama-bench \\
+      --cpus 0,1 --lowbit-model "2.4B ternary=random-ternary" --llama-model "2.4B TQ2_0=random-tq2_0.gguf" \\
+      --out bench/results/models_NAME.json
 
-One thread per CPU of --cpus, pinned. Random models: bench/model/random_checkpoint.cc and bench/rivals/random_gguf.py. Tables:
-scripts/print_tables.py.
+One thread per CPU of --cpus, pinned. Random models: bench/model/random_checkpoint.cc and bench/rivals/random_gguf.py.
+Tables: scripts/print_tables.py.
 """
 import argparse
 import json

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What llama.cpp's types keep of a model's answers, beside lowbit's presets: perplexity and KL divergence against the model's own
-weights as F32, on two texts, after an importance matrix of a third. JSON for bench/results/presets_llama_cpp.json.
+"""What llama.cpp's types keep of a model's answers, beside lowbit's presets: perplexity and KL divergence against the
+model's own weights as F32, on two texts, after an importance matrix of a third. JSON for
+bench/results/presets_llama_cpp.json.
 
   bench/rivals/presets.py MODEL.gguf --data FOLDER --bin build/rivals/build/bin --lowbit build/release/bin/lowbit \\
       --work FOLDER --out bench/results/presets_llama_cpp.json
 
-FOLDER of --data holds wiki.test.raw, tinystories_excerpt.txt and wikitext2_raw_train_part.txt. A step whose log is in --work and whole
-is not run again. Bits are those of the file: where a row's length is no multiple of 256, a K-type is stored as a larger one.
+FOLDER of --data holds wiki.test.raw, tinystories_excerpt.txt and wikitext2_raw_train_part.txt. A step whose log is in
+--work and whole is not run again. Bits are those of the file: where a row's length is no multiple of 256, a K-type is
+stored as a larger one.
 """
 import argparse
 import json

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""One row of x in rounds: lowbit's formats and ggml's nearest, one after the other, weights from memory; JSON for bench/results/.
+"""One row of x in rounds: lowbit's formats and ggml's nearest, one after the other, weights from memory; JSON for
+bench/results/.
 
   bench/rivals/rounds.py --lowbit build/release/bin/lowbit_matmul_bench --ggml build/rivals/build/bin/ggml_matmul \\
       --cpus 0,1 --isa avx2 --rounds 5 --out bench/results/rounds_NAME.json
 
-Where memory's speed changes from minute to minute, a ratio is one of neighbours in time: each round has its own, and the table gives
-their median and range. Rounds are added to a file that is there. Tables: scripts/print_tables.py.
+Where memory's speed changes from minute to minute, a ratio is one of neighbours in time: each round has its own, and
+the table gives their median and range. Rounds are added to a file that is there. Tables: scripts/print_tables.py.
 """
 import argparse
 import json

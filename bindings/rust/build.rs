@@ -1,4 +1,5 @@
-//! Links liblowbit.so. It is looked for in LOWBIT_LIB_DIR, else in the build folders of the checkout this crate lies in.
+//! Links liblowbit.so. It is looked for in LOWBIT_LIB_DIR, else in the build folders of the checkout this crate lies
+//! in.
 
 use std::{env, path::PathBuf};
 

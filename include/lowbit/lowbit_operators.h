@@ -22,12 +22,13 @@ extern "C" {
  * output [m, n]: row i at output + i * output_stride elements
  * bits   1, 2, 4 or 8
  *
- * The device version takes device pointers and only enqueues work on `stream` (a cudaStream_t; NULL is the default stream): it
- * allocates nothing, waits for nothing and may be captured into a graph. On compute capability 9 and higher it may start
- * while the kernel before it in the stream finishes and then reads `weight` early: weights must be complete before that
- * kernel starts. The host version takes host pointers and computes on the CPU.
+ * The device version takes device pointers and only enqueues work on `stream` (a cudaStream_t; NULL is the default
+ * stream): it allocates nothing, waits for nothing and may be captured into a graph. On compute capability 9 and higher
+ * it may start while the kernel before it in the stream finishes and then reads `weight` early: weights must be
+ * complete before that kernel starts. The host version takes host pointers and computes on the CPU.
  * Accuracy: products are exact, sums are f32; |error| <= 1e-6 times the sum of the terms' magnitudes.
- * Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or without CUDA in this build; LB_OUT_OF_MEMORY (host version).
+ * Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or without CUDA in this build; LB_OUT_OF_MEMORY (host
+ * version).
  */
 lb_status lb_quantized_mm(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
                           uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
@@ -61,12 +62,12 @@ lb_status lb_quantized_mm_args_run_host(const lb_quantized_mm_args* args);
 
 /* ---- Integers of few bits ----
  *
- * docs/operators.md. Set all of a struct to zero first. Strides count elements, those of bits and of 2-bit codes bytes; 0 is for rows that lie side
- * by side. Calls with a stream: device memory and errors as for FP8 below; row_ends is device memory, too, and not looked at. _host: on the CPU, the
- * same bits. Errors: LB_SHAPE_MISMATCH, too. */
+ * docs/operators.md. Set all of a struct to zero first. Strides count elements, those of bits and of 2-bit codes bytes;
+ * 0 is for rows that lie side by side. Calls with a stream: device memory and errors as for FP8 below; row_ends is
+ * device memory, too, and not looked at. _host: on the CPU, the same bits. Errors: LB_SHAPE_MISMATCH, too. */
 
-/* Rows of activations as int8: s = 127 / max(max |x|, 1e-5), rounded to its type, and code = round half to even(x * s), to -128..127. So x is about
- * code / s: s divides. A row that holds a NaN or an infinity has s = NaN and codes 0. */
+/* Rows of activations as int8: s = 127 / max(max |x|, 1e-5), rounded to its type, and code = round half to even(x * s),
+ * to -128..127. So x is about code / s: s divides. A row that holds a NaN or an infinity has s = NaN and codes 0. */
 typedef struct lb_int8_quant_args {
   size_t struct_size; /* sizeof(lb_int8_quant_args) */
   const void* input;  /* [m, k] */
@@ -86,8 +87,8 @@ typedef enum lb_int2_order {
       1 /* the same codes as BitNet's GPU kernel reads them, in blocks of 16 x 32; n % 16 == 0, k % 32 == 0 */
 } lb_int2_order;
 
-/* output[i, j] = sum_p x[i, p] * value(weight[j, p]) / x_scales[i] * weight_scales[range of j]. The sum is exact, and each operation behind it is
- * rounded to f32, the last to the output's type. */
+/* output[i, j] = sum_p x[i, p] * value(weight[j, p]) / x_scales[i] * weight_scales[range of j]. The sum is exact, and
+ * each operation behind it is rounded to f32, the last to the output's type. */
 typedef struct lb_bitlinear_args {
   size_t struct_size; /* sizeof(lb_bitlinear_args) */
   int64_t m, n, k;    /* k at most 2^22 */
@@ -113,7 +114,8 @@ lb_status lb_bitlinear_int8xint2_host(const lb_bitlinear_args* args);
 lb_status lb_int2_to_tiles(const uint8_t* rows, int64_t row_stride, int64_t n, int64_t k, uint8_t* tiles);
 lb_status lb_int2_from_tiles(const uint8_t* tiles, int64_t n, int64_t k, uint8_t* rows, int64_t row_stride);
 
-/* Rows of activations as bits and one scale: bit 1 where x >= 0 or NaN, the least significant bit of a byte first; scale = mean |x|. */
+/* Rows of activations as bits and one scale: bit 1 where x >= 0 or NaN, the least significant bit of a byte first;
+   scale = mean |x|. */
 typedef struct lb_binarize_args {
   size_t struct_size; /* sizeof(lb_binarize_args) */
   const void* input;  /* [m, k] */
@@ -126,7 +128,8 @@ typedef struct lb_binarize_args {
 lb_status lb_binarize_activations(const lb_binarize_args* args, void* stream);
 lb_status lb_binarize_activations_host(const lb_binarize_args* args);
 
-/* output[i, j] = fma(sum_p x[i, p] * weight[j, p] * weight_scales[j], x_scales[i], bias[j]), where a bit 1 is +1 and a bit 0 is -1. The sum is exact. */
+/* output[i, j] = fma(sum_p x[i, p] * weight[j, p] * weight_scales[j], x_scales[i], bias[j]), where a bit 1 is +1 and a
+   bit 0 is -1. The sum is exact. */
 typedef struct lb_binary_matmul_args {
   size_t struct_size; /* sizeof(lb_binary_matmul_args) */
   int64_t m, n, k;
@@ -146,10 +149,11 @@ lb_status lb_binary_matmul_host(const lb_binary_matmul_args* args);
 
 /* ---- FP8 in blocks ----
  *
- * E4M3 codes (torch's float8_e4m3fn) with a float32 scale per block of rows x columns: scale = max |x| / 448, code = e4m3(x / scale),
- * real = value * scale. Activations have blocks of 1 x 128, weights of 128 x 128; the last ones may be short. A block whose largest
- * magnitude is below 2^-120 has scale 0, one with an infinity the scale +inf, one with a NaN the scale NaN, all with codes 0.
- * docs/fp8.md shows the whole way, docs/numerics.md#fp8-in-blocks says what is computed.
+ * E4M3 codes (torch's float8_e4m3fn) with a float32 scale per block of rows x columns: scale = max |x| / 448, code =
+ * e4m3(x / scale), real = value * scale. Activations have blocks of 1 x 128, weights of 128 x 128; the last ones may be
+ * short. A block whose largest magnitude is below 2^-120 has scale 0, one with an infinity the scale +inf, one with a
+ * NaN the scale NaN, all with codes 0. docs/fp8.md shows the whole way, docs/numerics.md#fp8-in-blocks says what is
+ * computed.
  *
  * Set all of a struct to zero first. Strides count elements, codes' count bytes; 0 is for rows that lie side by side.
  */
@@ -157,7 +161,7 @@ lb_status lb_binary_matmul_host(const lb_binary_matmul_args* args);
 typedef enum lb_scale_order {
   LB_SCALES_BY_ROW = 0, /* [ceil(rows / block_rows), ceil(columns / block_columns)] */
   LB_SCALES_BY_COLUMN =
-      1 /* the same transposed; scale_stride 0: rows rounded up to 4, as the GPU's copy engine wants them; those are 0 */
+      1 /* the same transposed; scale_stride 0: rows rounded up to 4 for the GPU's copy engine; those are 0 */
 } lb_scale_order;
 
 typedef struct lb_fp8_quant_args {
@@ -178,10 +182,11 @@ typedef struct lb_fp8_quant_args {
   int64_t up_stride;
 } lb_fp8_quant_args;
 
-/* All calls here come in two versions. With a stream (a cudaStream_t; NULL is the default one) pointers are device memory, and work is only
- * enqueued: nothing is allocated, nothing waited for, and it may be captured into a graph. _host: host pointers, on the CPU. Codes and
- * scales have the same bits everywhere; products on tensor cores (compute capability 9.0) are within 1e-3 of the others' norm.
- * Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or without CUDA in this build; LB_OUT_OF_MEMORY (host version). */
+/* All calls here come in two versions. With a stream (a cudaStream_t; NULL is the default one) pointers are device
+ * memory, and work is only enqueued: nothing is allocated, nothing waited for, and it may be captured into a graph.
+ * _host: host pointers, on the CPU. Codes and scales have the same bits everywhere; products on tensor cores (compute
+ * capability 9.0) are within 1e-3 of the others' norm. Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or
+ * without CUDA in this build; LB_OUT_OF_MEMORY (host version). */
 lb_status lb_act_quant_fp8(const lb_fp8_quant_args* args, void* stream);
 lb_status lb_weight_quant_fp8(const lb_fp8_quant_args* args, void* stream);
 lb_status lb_act_quant_fp8_host(const lb_fp8_quant_args* args);
@@ -201,8 +206,8 @@ typedef struct lb_fp8_dequant_args {
 lb_status lb_weight_dequant_fp8(const lb_fp8_dequant_args* args, void* stream);
 lb_status lb_weight_dequant_fp8_host(const lb_fp8_dequant_args* args);
 
-/* output[i, j] = sum_p (value(a[i, p]) * a_scale) * (value(b[j, p]) * b_scale): f32 sums over 128 columns, then times the scales. A NaN in a row of
- * a stays in its row of the output. */
+/* output[i, j] = sum_p (value(a[i, p]) * a_scale) * (value(b[j, p]) * b_scale): f32 sums over 128 columns, then times
+ * the scales. A NaN in a row of a stays in its row of the output. */
 typedef struct lb_fp8_gemm_args {
   size_t struct_size; /* sizeof(lb_fp8_gemm_args) */
   int64_t m, n, k;
@@ -222,9 +227,10 @@ typedef struct lb_fp8_gemm_args {
 lb_status lb_fp8_gemm(const lb_fp8_gemm_args* args, void* stream);
 lb_status lb_fp8_gemm_host(const lb_fp8_gemm_args* args);
 
-/* The same for groups of rows that multiply a b of their own: experts of a mixture. Either group_ends: group i has the rows of a from group_ends[i - 1],
- * or 0, to group_ends[i]. Or group_rows: the first group_rows[i] of its rows_of_group. Rows of output of no group stay as they are. With a stream these
- * numbers are device memory and not looked at: rows outside of a are left out. b_block_rows is then a multiple of 64. */
+/* The same for groups of rows that multiply a b of their own: experts of a mixture. Either group_ends: group i has the
+ * rows of a from group_ends[i - 1], or 0, to group_ends[i]. Or group_rows: the first group_rows[i] of its
+ * rows_of_group. Rows of output of no group stay as they are. With a stream these numbers are device memory and not
+ * looked at: rows outside of a are left out. b_block_rows is then a multiple of 64. */
 typedef struct lb_fp8_grouped_gemm_args {
   size_t struct_size;                                         /* sizeof(lb_fp8_grouped_gemm_args) */
   int64_t m, n, k, groups;                                    /* m: of all groups */

@@ -1,4 +1,5 @@
-"""lowbit from Python: checkpoints (NumPy alone), the runtime (with liblowbit.so) and recovery by training (`python -m lowbit.recover`, torch)."""
+"""lowbit from Python: checkpoints (NumPy alone), the runtime (with liblowbit.so) and recovery by training (`python -m
+lowbit.recover`, torch)."""
 
 from .checkpoint import Checkpoint, LayerSpec, QuantizedWeight, write_checkpoint
 from .errors import LowbitError

@@ -1,4 +1,5 @@
-"""Arrays that the operators take: NumPy's arrays, torch's tensors on the CPU or a GPU, and other libraries' arrays by DLPack."""
+"""Arrays that the operators take: NumPy's arrays, torch's tensors on the CPU or a GPU, and other libraries' arrays by
+DLPack."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def _back_to(example: Any) -> Any:
 
 
 class Arrays:
-    """Operations in which libraries of arrays differ. All arguments of a call are of one kind and on one device, those of the first."""
+    """Operations in which libraries of arrays differ. All arguments of a call are of one kind and on one device, those
+    of the first."""
 
     def __init__(self, example: Any) -> None:
         self.torch, self.device, self._back = None, None, None
@@ -100,7 +102,8 @@ class Arrays:
         return x.contiguous()
 
     def rows(self, where: str, x: Any, dtypes: tuple[Any, ...] | None = None) -> tuple[Any, int, int, int]:
-        """x [..., columns] as rows: x, how many, columns, and elements from one to the next. Rows of a matrix may be apart."""
+        """x [..., columns] as rows: x, how many, columns, and elements from one to the next. Rows of a matrix may be
+        apart."""
         x = self._of_kind(where, x)
         if dtypes is not None and x.dtype not in dtypes:
             raise LowbitError(where, str(x.dtype), " or ".join(map(str, dtypes)))

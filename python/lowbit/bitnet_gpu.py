@@ -1,8 +1,10 @@
-"""BitNet models in the form of BitNet's GPU kernels and back, as safetensors: python -m lowbit.bitnet_gpu to-gpu|from-gpu SRC OUT (docs/bitnet.md).
+"""BitNet models in the form of BitNet's GPU kernels and back, as safetensors: python -m lowbit.bitnet_gpu
+to-gpu|from-gpu SRC OUT (docs/bitnet.md).
 
-On one side the packed directory that transformers loads ("linear_class": "autobitlinear", "quantization_mode": "offline"): U8 [out / 4, in] and one bf16
-scale a matrix. On the other model_state_int2.safetensors: I8 [out, in / 4] in blocks of 16 x 32, q, k and v in one matrix, gate and up in another, a
-bf16 [4] of scales for each, and rows of q and k interleaved for the rotation. Both ways keep every byte of codes, scales and floats. NumPy alone.
+On one side the packed directory that transformers loads ("linear_class": "autobitlinear", "quantization_mode":
+"offline"): U8 [out / 4, in] and one bf16 scale a matrix. On the other model_state_int2.safetensors: I8 [out, in / 4] in
+blocks of 16 x 32, q, k and v in one matrix, gate and up in another, a bf16 [4] of scales for each, and rows of q and k
+interleaved for the rotation. Both ways keep every byte of codes, scales and floats. NumPy alone.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def pack_rows(codes: np.ndarray) -> np.ndarray:
 
 
 def to_tiles(codes: np.ndarray) -> np.ndarray:
-    """Codes [n, k] of 2 bits to bytes [n, k / 4]: a block's words by rows of 8, then columns of 16, then rows; a word's codes 0, 4, 8, 12, 1, ..."""
+    """Codes [n, k] of 2 bits to bytes [n, k / 4]: a block's words by rows of 8, then columns of 16, then rows; a word's
+    codes 0, 4, 8, 12, 1, ..."""
     n, k = codes.shape
     parts = codes.reshape(n // 16, 2, 8, k // 32, 2, 4, 4).transpose(0, 3, 1, 4, 2, 6, 5)
     return (parts[..., 0] | parts[..., 1] << 2 | parts[..., 2] << 4 | parts[..., 3] << 6).reshape(n, k // 4)
@@ -181,7 +184,8 @@ def packed_tensors(source: _Reader, model: _Model) -> dict[str, tuple[str, np.nd
 
 
 def convert(source: Path, out: Path, *, to_gpu: bool) -> int:
-    """Writes OUT, a directory that does not exist or is empty, whole or not at all. How many tensors it has. Errors: LowbitError."""
+    """Writes OUT, a directory that does not exist or is empty, whole or not at all. How many tensors it has. Errors:
+    LowbitError."""
     model = _Model(source)
     reader = _Reader(source / (HF_FILE if to_gpu else GPU_FILE))
     tensors = (gpu_tensors if to_gpu else packed_tensors)(reader, model)

@@ -81,7 +81,8 @@ class LayerSpec:
 
 @dataclasses.dataclass
 class QuantizedWeight:
-    """A weight [N, K] as it is stored. codes: uint8 [N, row bytes]; scales and zeros: [R, C] in their storage type (BF16: uint16)."""
+    """A weight [N, K] as it is stored. codes: uint8 [N, row bytes]; scales and zeros: [R, C] in their storage type
+    (BF16: uint16)."""
 
     spec: LayerSpec
     shape: tuple[int, int]
@@ -343,8 +344,9 @@ def write_checkpoint(target: str | os.PathLike[str], config: dict, tensors: dict
                      overwrite: bool = False) -> None:
     """Writes a checkpoint directory, whole or not at all.
 
-    config: the model's own config.json. tensors: full name -> QuantizedWeight, or (dtype, array) for floats ("BF16" as uint16).
-    side_files: file name -> text. overwrite: a checkpoint that is there is replaced. Errors: LowbitError, OSError.
+    config: the model's own config.json. tensors: full name -> QuantizedWeight, or (dtype, array) for floats ("BF16" as
+    uint16). side_files: file name -> text. overwrite: a checkpoint that is there is replaced. Errors: LowbitError,
+    OSError.
     """
     from . import __version__
 

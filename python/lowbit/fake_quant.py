@@ -1,7 +1,9 @@
-"""Quantization inside a training graph: forward gives the weights that the file will hold, backward is the straight-through estimator.
+"""Quantization inside a training graph: forward gives the weights that the file will hold, backward is the
+straight-through estimator.
 
-A latent weight w lies in group rows [G, g] with scales [G, 1]. Its value is the level nearest to w / scale; the gradient passes to w where
-w / scale lies within the grid (half a step beyond its ends included), and to the scale as in LSQ (Esser et al., 2019).
+A latent weight w lies in group rows [G, g] with scales [G, 1]. Its value is the level nearest to w / scale; the
+gradient passes to w where w / scale lies within the grid (half a step beyond its ends included), and to the scale as in
+LSQ (Esser et al., 2019).
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Levels first, first + step, .. (count of them). table: they are not evenly spread, but an ascending f32 tensor [rows or 1, count] that goes
-    with the weight. offset: real = value * scale + zero."""
+    """Levels first, first + step, .. (count of them). table: they are not evenly spread, but an ascending f32 tensor
+    [rows or 1, count] that goes with the weight. offset: real = value * scale + zero."""
 
     first: float
     step: float
@@ -79,7 +81,8 @@ def _backward(gradient, w, scale, zero, levels, grid: Grid):
 
 
 class FakeQuantize(torch.autograd.Function):
-    """apply(w, scale, zero or None, levels or None, grid, kernels): kernels are _forward and _backward or compiled forms of them."""
+    """apply(w, scale, zero or None, levels or None, grid, kernels): kernels are _forward and _backward or compiled
+    forms of them."""
 
     @staticmethod
     def forward(ctx, w, scale, zero, levels, grid, kernels):
@@ -96,7 +99,8 @@ KERNELS = (_forward, _backward)
 
 
 def round_scale(scale, dtype: torch.dtype):
-    """The nearest storable scale in f32; one that is finite and not zero never becomes 0 or infinite. The gradient passes."""
+    """The nearest storable scale in f32; one that is finite and not zero never becomes 0 or infinite. The gradient
+    passes."""
     if dtype == torch.float32:
         return scale
     info = torch.finfo(dtype)
@@ -106,7 +110,8 @@ def round_scale(scale, dtype: torch.dtype):
 
 
 def round_double(scale, super_scale):
-    """The nearest of super_scale * (1..127), either sign, as an int8 code times its super-scale can hold it. The gradient passes."""
+    """The nearest of super_scale * (1..127), either sign, as an int8 code times its super-scale can hold it. The
+    gradient passes."""
     u = scale / super_scale
     code = u.abs().round().clamp(1, 127)
     return (torch.where(u < 0, -code, code) * super_scale).detach() + (scale - scale.detach())

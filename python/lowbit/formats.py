@@ -1,7 +1,7 @@
 """Codes, values and packings of docs/formats.md in NumPy.
 
-A code is the stored bits of an element, a value what it means. Levels are the values of a format in ascending order; an index is a
-place in that order.
+A code is the stored bits of an element, a value what it means. Levels are the values of a format in ascending order; an
+index is a place in that order.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 
 from .errors import LowbitError, Unsupported
 
-# Trellis formats: with w = c[i] | c[i - 1] << bits | .., the stored codes of a row up to column i (0 in front of the row), bit a of
-# the code of column i is the parity of w & MASKS[a]. As Trellis<B>::mask of src/format/trellis.h.
+# Trellis formats: with w = c[i] | c[i - 1] << bits | .., the stored codes of a row up to column i (0 in front of the
+# row), bit a of the code of column i is the parity of w & MASKS[a]. As Trellis<B>::mask of src/format/trellis.h.
 TRELLIS_MASKS = {2: (0x24, 0x28, 0x63, 0x86), 3: (0x30, 0xa1, 0x152, 0x44)}
 TRELLIS_MEMORY = {2: 3, 3: 2}  # stored codes before its own that a code depends on
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """levels: first, first + step, ... (count of them); None for formats whose values are no such sequence. trellis: bits that are
-    stored for a code of `bits`, which then depends on those before it; 0: the code itself is stored."""
+    """levels: first, first + step, ... (count of them); None for formats whose values are no such sequence. trellis:
+    bits that are stored for a code of `bits`, which then depends on those before it; 0: the code itself is stored."""
 
     name: str
     bits: int
@@ -95,8 +95,8 @@ def code_values(fmt: Format, codebook: np.ndarray | None = None) -> np.ndarray:
 
 
 def trellis_codes(bits: int) -> np.ndarray:
-    """uint8 [states, 2**bits]: the code of each state (the TRELLIS_MEMORY[bits] codes stored before, the last one lowest) and code
-    stored behind it. The next state is (state << bits | stored) % states."""
+    """uint8 [states, 2**bits]: the code of each state (the TRELLIS_MEMORY[bits] codes stored before, the last one
+    lowest) and code stored behind it. The next state is (state << bits | stored) % states."""
     windows = np.arange(2 ** (bits * (TRELLIS_MEMORY[bits] + 1)), dtype=np.uint32)
     code = np.zeros(len(windows), np.uint8)
     for a, mask in enumerate(TRELLIS_MASKS[bits]):
@@ -159,7 +159,8 @@ def _unpack_stored(fmt: Format, packed: np.ndarray, k: int) -> np.ndarray:
 
 
 def pack(fmt: Format, codes: np.ndarray) -> np.ndarray:
-    """Packed rows of codes, uint8 [N, K]; what is unused in the last byte is zero. Errors: LowbitError for codes off a trellis."""
+    """Packed rows of codes, uint8 [N, K]; what is unused in the last byte is zero. Errors: LowbitError for codes off a
+    trellis."""
     if fmt.trellis:
         codes = _trellis_pack(fmt, codes)
     n, k = codes.shape

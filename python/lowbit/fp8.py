@@ -1,8 +1,9 @@
 """FP8 in blocks: E4M3 codes with a float32 scale per block, by liblowbit.so on the CPU or a GPU (docs/fp8.md).
 
-Arrays are NumPy's, torch's on the CPU or a CUDA device, or another library's that has __dlpack__; what comes back is of the kind that was given
-and where that was. On a GPU work goes to torch's current stream, and nothing waits for it. NumPy has no bf16 and no FP8: codes are uint8
-there, and bf16 is a uint16 array with `bf16=True`. torch's codes are float8_e4m3fn tensors.
+Arrays are NumPy's, torch's on the CPU or a CUDA device, or another library's that has __dlpack__; what comes back is of
+the kind that was given and where that was. On a GPU work goes to torch's current stream, and nothing waits for it.
+NumPy has no bf16 and no FP8: codes are uint8 there, and bf16 is a uint16 array with `bf16=True`. torch's codes are
+float8_e4m3fn tensors.
 """
 
 from __future__ import annotations
@@ -82,10 +83,12 @@ def _quantize(name: str, x: Any, block: tuple[int, int], scale_order: str, power
 
 def act_quant(x: Any, block: int = BLOCK, *, power_of_two: bool = False, scale_order: str = "row", bf16: bool = False,
               norm_weight: Any = None, norm_eps: float = 1e-5, up: Any = None) -> tuple[Any, Any]:
-    """Activations [..., K] to codes [..., K] and scales [..., ceil(K / block)], one per row and block of columns: scale = max |x| / 448.
+    """Activations [..., K] to codes [..., K] and scales [..., ceil(K / block)], one per row and block of columns: scale
+    = max |x| / 448.
 
-    scale_order "column": scales are [ceil(K / block), rows rounded up to 4], as the GPU's copy engine wants them. power_of_two: scales are
-    rounded up to powers of two. norm_weight [K]: RMS norm first. up [..., K]: silu(x) * up first. Errors: LowbitError.
+    scale_order "column": scales are [ceil(K / block), rows rounded up to 4], as the GPU's copy engine wants them.
+    power_of_two: scales are rounded up to powers of two. norm_weight [K]: RMS norm first. up [..., K]: silu(x) * up
+    first. Errors: LowbitError.
     """
     return _quantize("lb_act_quant_fp8", x, (1, block), scale_order, power_of_two, bf16, norm_weight=norm_weight, norm_eps=norm_eps, up=up)
 
@@ -115,7 +118,8 @@ def weight_dequant(codes: Any, scales: Any, block: tuple[int, int] = (BLOCK, BLO
 
 
 def gemm(a: Any, a_scales: Any, b: Any, b_scales: Any, *, scale_order: str = "row", dtype: str = "f32") -> Any:
-    """a [..., K] times b [N, K] transposed: [..., N]. a's blocks are 1 x 128; b's are 128 x 128, or 1 x 128 where b_scales has N rows.
+    """a [..., K] times b [N, K] transposed: [..., N]. a's blocks are 1 x 128; b's are 128 x 128, or 1 x 128 where
+    b_scales has N rows.
 
     Sums are f32 over 128 columns and then take the scales in (docs/numerics.md#fp8-in-blocks). Errors: LowbitError.
     """
@@ -143,11 +147,12 @@ def gemm(a: Any, a_scales: Any, b: Any, b_scales: Any, *, scale_order: str = "ro
 
 
 def grouped_gemm(a: Any, a_scales: Any, b: Any, b_scales: Any, *, group_ends: Any = None, group_rows: Any = None, dtype: str = "f32") -> Any:
-    """Rows of a, each group of them times a b of its own, transposed: b [G, N, K], as experts of a mixture have it, blocks of 128 x 128.
+    """Rows of a, each group of them times a b of its own, transposed: b [G, N, K], as experts of a mixture have it,
+    blocks of 128 x 128.
 
-    group_ends int32 [G]: a [M, K], group i has rows from group_ends[i - 1], or 0, to group_ends[i] (contiguous form): [M, N]. group_rows int32 [G]:
-    a [G, R, K], the first group_rows[i] of each group's rows (masked form): [G, R, N]. Rows of no group are 0. On a GPU neither is read by the
-    host, so that a graph may be captured. Errors: LowbitError.
+    group_ends int32 [G]: a [M, K], group i has rows from group_ends[i - 1], or 0, to group_ends[i] (contiguous form):
+    [M, N]. group_rows int32 [G]: a [G, R, K], the first group_rows[i] of each group's rows (masked form): [G, R, N].
+    Rows of no group are 0. On a GPU neither is read by the host, so that a graph may be captured. Errors: LowbitError.
     """
     arrays = Arrays(a)
     a, b = arrays.of("a", a, arrays.codes()), arrays.of("b", b, arrays.codes())

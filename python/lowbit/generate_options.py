@@ -22,7 +22,8 @@ ON_LOGPROBS = ctypes.CFUNCTYPE(None, c_void_p, POINTER(TokenLogprobsStruct))
 
 
 class TokenLogprobs(NamedTuple):
-    """How likely the model held a token for, and the likeliest in its place: natural logarithms, before bias, penalties and temperature."""
+    """How likely the model held a token for, and the likeliest in its place: natural logarithms, before bias, penalties
+    and temperature."""
 
     token: int
     logprob: float

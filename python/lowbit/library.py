@@ -1,7 +1,8 @@
-"""liblowbit.so by ctypes: where it is found, the signatures of include/lowbit/lowbit.h that runtime.py calls, and its errors.
+"""liblowbit.so by ctypes: where it is found, the signatures of include/lowbit/lowbit.h that runtime.py calls, and its
+errors.
 
-The library is the file that LOWBIT_LIBRARY names, else the one that `pip install` put beside this file, else the one last built in the
-checkout that this package lies in, else what the system's loader finds (an installed lowbit).
+The library is the file that LOWBIT_LIBRARY names, else the one that `pip install` put beside this file, else the one
+last built in the checkout that this package lies in, else what the system's loader finds (an installed lowbit).
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def block(x, norms, linears, cos, sin, head_dim: int, eps: float):
 
 
 class Lookup(torch.autograd.Function):
-    """apply(tokens, table): rows of a table that is trained; its gradient is summed in f32, by operations that a CUDA graph can hold."""
+    """apply(tokens, table): rows of a table that is trained; its gradient is summed in f32, by operations that a CUDA
+    graph can hold."""
 
     @staticmethod
     def forward(ctx, tokens, table):
@@ -77,7 +78,8 @@ class Lookup(torch.autograd.Function):
 
 
 def hidden_states(tokens, config, weight, dtype, run_block=block):
-    """Outputs of the last norm, [B, T, hidden] in `dtype`. weight(name) gives a tensor; `run_block` may be a compiled `block`."""
+    """Outputs of the last norm, [B, T, hidden] in `dtype`. weight(name) gives a tensor; `run_block` may be a compiled
+    `block`."""
     cos, sin = rotation_table(config, tokens.shape[1], tokens.device, dtype)
     table = weight("model.embed_tokens.weight")
     x = (Lookup.apply(tokens, table) if table.requires_grad else F.embedding(tokens, table)).to(dtype)

@@ -1,7 +1,8 @@
 """Products of integers with few bits, by liblowbit.so on the CPU or a GPU (docs/operators.md).
 
-Arrays are NumPy's, torch's on the CPU or a CUDA device, or another library's that has __dlpack__; what comes back is of the kind that was given
-and where that was. On a GPU work goes to torch's current stream, and nothing waits for it. NumPy has no bf16: such outputs are uint16 arrays.
+Arrays are NumPy's, torch's on the CPU or a CUDA device, or another library's that has __dlpack__; what comes back is of
+the kind that was given and where that was. On a GPU work goes to torch's current stream, and nothing waits for it.
+NumPy has no bf16: such outputs are uint16 arrays.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ def _row_ends(arrays: Arrays, given: Sequence[int], n: int) -> Any:
 
 
 def quantize_activations_int8(x: Any, *, scale_dtype: str = "f32", bf16: bool = False) -> tuple[Any, Any]:
-    """x [..., K] to int8 codes [..., K] and s [...]: s = 127 / max(max |x|, 1e-5), code = round half to even(x * s). x is about code / s.
+    """x [..., K] to int8 codes [..., K] and s [...]: s = 127 / max(max |x|, 1e-5), code = round half to even(x * s). x
+    is about code / s.
 
-    scale_dtype "bf16": s is rounded to bf16, and codes are made with that. A row with a NaN or an infinity has s = NaN and codes 0.
+    scale_dtype "bf16": s is rounded to bf16, and codes are made with that. A row with a NaN or an infinity has s = NaN
+    and codes 0.
     """
     arrays = Arrays(x)
     x, m, k, apart = arrays.rows("x", x)
@@ -96,10 +99,11 @@ def bitlinear_int8xint2(x: Any, weight: Any, s: Any, ws: Any, *, row_ends: Seque
                         s_multiplies: bool = False, dtype: str = "bf16") -> Any:
     """y [..., N] = x [..., K] times weight [N, K / 4] transposed, / s * ws: BitNet's W2A8 product.
 
-    x: int8. weight: uint8 or int8, four codes a byte, value = code - 2; weight_order "tiles" as BitNet's GPU kernel has them. s [...]: the scale
-    of each row of x, which divides, as quantize_activations_int8() makes it; s_multiplies=True: y = x * w * s * ws. ws [ranges]: of the rows
-    of weight up to row_ends, such as [2560, 3200, 3840] of q, k and v; without row_ends one. s and ws are both float32 or both bf16 (uint16
-    with NumPy). dtype: "bf16", "f16" or "f32". The sum is exact. Errors: LowbitError.
+    x: int8. weight: uint8 or int8, four codes a byte, value = code - 2; weight_order "tiles" as BitNet's GPU kernel has
+    them. s [...]: the scale of each row of x, which divides, as quantize_activations_int8() makes it;
+    s_multiplies=True: y = x * w * s * ws. ws [ranges]: of the rows of weight up to row_ends, such as [2560, 3200, 3840]
+    of q, k and v; without row_ends one. s and ws are both float32 or both bf16 (uint16 with NumPy). dtype: "bf16",
+    "f16" or "f32". The sum is exact. Errors: LowbitError.
     """
     arrays = Arrays(x)
     x, m, k, apart = arrays.rows("x", x, (arrays.kind("int8"),))
@@ -167,7 +171,8 @@ def binarize_activations(x: Any, *, bf16: bool = False) -> tuple[Any, Any]:
 
 def binary_matmul(x: Any, weight: Any, k: int, *, x_scales: Any = None, weight_scales: Any = None, bias: Any = None,
                   dtype: str = "f32") -> Any:
-    """y [..., N] of bits x [..., ceil(k / 8)] and weight [N, ceil(k / 8)]: a bit 1 is +1, a bit 0 is -1 (XNOR and a count).
+    """y [..., N] of bits x [..., ceil(k / 8)] and weight [N, ceil(k / 8)]: a bit 1 is +1, a bit 0 is -1 (XNOR and a
+    count).
 
     x_scales [...], weight_scales [N] and bias [N]: float32, or none. Bits behind column k do not count.
     """
@@ -192,11 +197,12 @@ def binary_matmul(x: Any, weight: Any, k: int, *, x_scales: Any = None, weight_s
 
 def quantized_mm(x: Any, weight: Any, bits: int, *, scale: float = 1.0, scales: Any = None, group: int = 0,
                  row_ends: Sequence[int] | None = None, bias: Any = None, dtype: str = "f32", bf16: bool = False) -> Any:
-    """y [..., N] = scale * x [..., K] times weight [N, ceil(K * bits / 8)] transposed + bias: float activations, weights of 1, 2, 4 or 8 bits.
+    """y [..., N] = scale * x [..., K] times weight [N, ceil(K * bits / 8)] transposed + bias: float activations,
+    weights of 1, 2, 4 or 8 bits.
 
-    weight: uint8, codes packed least significant bits first; 8 and 4 bits: two's complement, 2: value = code - 2, 1: value = 2 code - 1.
-    scales, float32: [N], or [N, groups] along K, or [ranges] with row_ends; they are multiplied by scale. group: columns of a group, the last of
-    which may be short; 0: they are equal.
+    weight: uint8, codes packed least significant bits first; 8 and 4 bits: two's complement, 2: value = code - 2, 1:
+    value = 2 code - 1. scales, float32: [N], or [N, groups] along K, or [ranges] with row_ends; they are multiplied by
+    scale. group: columns of a group, the last of which may be short; 0: they are equal.
     """
     arrays = Arrays(x)
     x, m, k, apart = arrays.rows("x", x)

@@ -1,7 +1,7 @@
 """The figures of a report as PNG files: python -m lowbit.plots REPORT.json -o DIR
 
-REPORT.json is what `lowbit report DIR... --json` prints, `-` for standard input: figures[] with name, kind (plot, heat_map), title and numbers. One file per
-figure, DIR/NAME.png. Needs matplotlib: pip install 'lowbit[plots]'."""
+REPORT.json is what `lowbit report DIR... --json` prints, `-` for standard input: figures[] with name, kind (plot,
+heat_map), title and numbers. One file per figure, DIR/NAME.png. Needs matplotlib: pip install 'lowbit[plots]'."""
 
 from __future__ import annotations
 

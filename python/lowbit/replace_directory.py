@@ -47,7 +47,8 @@ def _sync(path) -> None:
 
 
 def _lock(path):
-    """Builders hold a lock on their directory, so that another one does not take it for one left behind. None: held already."""
+    """Builders hold a lock on their directory, so that another one does not take it for one left behind. None: held
+    already."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +106,8 @@ def _commit(temporary: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def replace_directory(target, overwrite=False):
-    """Yields the directory to fill (each file synced by its writer); it becomes `target` when the block ends without an error."""
+    """Yields the directory to fill (each file synced by its writer); it becomes `target` when the block ends without an
+    error."""
     target = Path(os.path.abspath(target))
     if target.is_symlink():
         target = target.resolve()

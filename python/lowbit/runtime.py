@@ -1,4 +1,5 @@
-"""Language models run by liblowbit.so, through its C ABI (include/lowbit/lowbit.h): text in, text out, or logits as NumPy arrays."""
+"""Language models run by liblowbit.so, through its C ABI (include/lowbit/lowbit.h): text in, text out, or logits as
+NumPy arrays."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def _stop_generations(patience_s: float = 10) -> None:
 
 
 def _drop_broken_models() -> None:
-    """In a child of fork(): what another thread was in the middle of stays unfinished, and all sequences of a model depend on that."""
+    """In a child of fork(): what another thread was in the middle of stays unfinished, and all sequences of a model
+    depend on that."""
     sequences = list(_sequences)
     broken = {id(sequence._opened) for sequence in sequences if sequence._opened and sequence._busy_elsewhere()}
     for sequence in sequences:
@@ -87,7 +89,8 @@ class _Sequence:
 
     def __init__(self) -> None:
         self._handle, self._length, self._why_none = c_void_p(), 0, "a call after close()"
-        # One element while no call runs: taking it out is one step, between whose halves no signal's handler and no thread gets in.
+        # One element while no call runs: taking it out is one step, between whose halves no signal's handler and no
+        # thread gets in.
         self._free: list[None] = [None]
         self._owner = 0
         _sequences.add(self)
@@ -245,15 +248,16 @@ class _Sequence:
 class Model(_Sequence):
     """A model and one sequence of tokens; session() makes more of them.
 
-    path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions of a
-    sequence, 0 for the model's own (at most 4096). threads: 0 for the physical cores. kv_positions: positions that all sequences have
-    together, 0 for as many as there is memory for. kv: how keys and values are kept, "f16" or quantized as `lowbit run --kv`; the newest
-    kv_residual positions stay f16, and all of the layers kv_keep: "first", "last" and numbers, with commas between them. kv_refresh: each
-    so many positions are computed once more, 0 for never. kv_demote: "4096:int2", what lies so far behind is kept with fewer bits. exact: a GPU's
-    attention has the CPU's bits. Results do not depend on threads.
-    Its own sequence is not for two threads at once: a call while another one runs is an error. tokenize(), detokenize(), chat_text() and
-    session() may be called in any thread at any time. It cannot be copied or pickled. A child of os.fork() has a copy of it and of its
-    sessions, unless another thread was in a call with one of them just then. Errors: LowbitError.
+    path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context:
+    positions of a sequence, 0 for the model's own (at most 4096). threads: 0 for the physical cores. kv_positions:
+    positions that all sequences have together, 0 for as many as there is memory for. kv: how keys and values are kept,
+    "f16" or quantized as `lowbit run --kv`; the newest kv_residual positions stay f16, and all of the layers kv_keep:
+    "first", "last" and numbers, with commas between them. kv_refresh: each so many positions are computed once more, 0
+    for never. kv_demote: "4096:int2", what lies so far behind is kept with fewer bits. exact: a GPU's attention has the
+    CPU's bits. Results do not depend on threads. Its own sequence is not for two threads at once: a call while another
+    one runs is an error. tokenize(), detokenize(), chat_text() and session() may be called in any thread at any time.
+    It cannot be copied or pickled. A child of os.fork() has a copy of it and of its sessions, unless another thread was
+    in a call with one of them just then. Errors: LowbitError.
     """
 
     _what, _prefix, _instead = "model", "lb_model_", "open the model twice, or take a session() for each sequence"
@@ -293,7 +297,8 @@ class Model(_Sequence):
         return session
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """add_special: begin and end as the model wants it. parse_special: "<|im_end|>" becomes the token; not for text from users."""
+        """add_special: begin and end as the model wants it. parse_special: "<|im_end|>" becomes the token; not for text
+        from users."""
         return self._tokenize(text, add_special, parse_special)
 
     def detokenize(self, tokens: Iterable[int]) -> str:
@@ -302,8 +307,9 @@ class Model(_Sequence):
         return self._text("lb_model_detokenize", ids, len(ids))
 
     def chat_text(self, messages: Sequence[Mapping[str, object]], **variables: object) -> str:
-        """A conversation as the model's own template writes it: [{"role": "user", "content": "Hi"}]. Other variables go to the
-        template, such as add_generation_prompt (true unless given) or tools. Tokenize it with add_special=False, parse_special=True."""
+        """A conversation as the model's own template writes it: [{"role": "user", "content": "Hi"}]. Other variables go
+        to the template, such as add_generation_prompt (true unless given) or tools. Tokenize it with add_special=False,
+        parse_special=True."""
         raw = json.dumps({"messages": list(messages), **variables}).encode()
         return self._text("lb_model_chat_text", raw, len(raw))
 
@@ -320,12 +326,12 @@ class Model(_Sequence):
                  keep: bool = False, on_text: Callable[[str], object] | None = None, **more: Any) -> str:
         """The text that the model writes after `prompt` (a text, or token ids); equal seeds give equal texts.
 
-        More options: `stop`, a text or several, the first of which ends the generation and is not returned; `frequency_penalty`,
-        `presence_penalty` and `repeat_window` (64); `logit_bias`, by token id, -inf for never; `allowed_tokens`, ids;
-        `on_logprobs`, called with a TokenLogprobs for each token, of it and of the `top_logprobs` likeliest.
-        A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. What a signal's
-        handler raises (Ctrl-C) and what on_text raises ends the generation at that token and reaches the caller. At the end of the
-        interpreter it ends by itself.
+        More options: `stop`, a text or several, the first of which ends the generation and is not returned;
+        `frequency_penalty`, `presence_penalty` and `repeat_window` (64); `logit_bias`, by token id, -inf for never;
+        `allowed_tokens`, ids; `on_logprobs`, called with a TokenLogprobs for each token, of it and of the
+        `top_logprobs` likeliest. A new sequence begins, unless `keep` says to go on from the one there is. on_text gets
+        the text as it comes. What a signal's handler raises (Ctrl-C) and what on_text raises ends the generation at
+        that token and reaches the caller. At the end of the interpreter it ends by itself.
         """
         return self._generate(prompt, keep, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, **more)
 
@@ -337,8 +343,9 @@ class Model(_Sequence):
 class Session(_Sequence):
     """One sequence of tokens of a model, made by Model.session() or fork().
 
-    Not for two threads at once, but sessions of one model may run in different threads: what they ask for meanwhile is computed together,
-    each with the bits that it would have alone. It needs no open Model: close() of that leaves it as it is. Else as Model.
+    Not for two threads at once, but sessions of one model may run in different threads: what they ask for meanwhile is
+    computed together, each with the bits that it would have alone. It needs no open Model: close() of that leaves it as
+    it is. Else as Model.
     """
 
     _what, _prefix, _instead = "session", "lb_session_", "use a fork() for each thread"
@@ -362,18 +369,20 @@ class Session(_Sequence):
             return other
 
     def wait_for_pages(self, seconds: float) -> None:
-        """How long calls with this session, and with forks made of it later, wait for memory that other sessions hold (kv_positions) before
-        they are an error. Not at all, as it begins. Ctrl-C is heard after the wait."""
+        """How long calls with this session, and with forks made of it later, wait for memory that other sessions hold
+        (kv_positions) before they are an error. Not at all, as it begins. Ctrl-C is heard after the wait."""
         if not 0 <= seconds:
             raise LowbitError("seconds", str(seconds), "0 or more")
         self._call("wait_for_pages", int(min(seconds * 1000, 2**62)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole or not at all."""
+        """Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole
+        or not at all."""
         self._call("save", os.fsencode(path))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """In place of this sequence the one that was saved, with the same bits. A file of another model or KV format is an error."""
+        """In place of this sequence the one that was saved, with the same bits. A file of another model or KV format is
+        an error."""
         self._call("load", os.fsencode(path))
 
     @property
@@ -388,14 +397,15 @@ class Session(_Sequence):
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
                  top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
                  on_text: Callable[[str], object] | None = None, **more: Any) -> str:
-        """Appends `prompt` (a text, or token ids) to the sequence, and what the model writes after it, which it returns. The last token
-        may not be in the sequence. Else as Model.generate()."""
+        """Appends `prompt` (a text, or token ids) to the sequence, and what the model writes after it, which it
+        returns. The last token may not be in the sequence. Else as Model.generate()."""
         return self._generate(prompt, True, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, **more)
 
 
 def append_together(parts: Iterable[tuple[Session, Iterable[int]]]) -> np.ndarray:
-    """Session.append() of several sessions of one model in one call: they read the weights together. f32 [sessions, vocab_size], each row
-    the logits that its session would have alone. After an error all sequences are as they were."""
+    """Session.append() of several sessions of one model in one call: they read the weights together. f32 [sessions,
+    vocab_size], each row the logits that its session would have alone. After an error all sequences are as they
+    were."""
     sessions, ids = [], []
     for session, tokens in parts:
         sessions.append(session)

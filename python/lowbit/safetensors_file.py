@@ -1,4 +1,5 @@
-"""Reading and writing one safetensors file: tensors are mapped, not read; what breaks a rule of the format is refused by name."""
+"""Reading and writing one safetensors file: tensors are mapped, not read; what breaks a rule of the format is refused
+by name."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def from_f32(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def write_safetensors(path: str | os.PathLike[str], tensors: dict, metadata: dict) -> None:
-    """tensors: name -> (dtype name, array). Widest element type first, so that each tensor lies aligned. The file is synced."""
+    """tensors: name -> (dtype name, array). Widest element type first, so that each tensor lies aligned. The file is
+    synced."""
     order = sorted(tensors, key=lambda name: -np.dtype(DTYPES[tensors[name][0]]).itemsize)
     header, at = {"__metadata__": metadata}, 0
     for name in order:

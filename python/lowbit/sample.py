@@ -1,4 +1,5 @@
-"""python -m lowbit.sample: text that a model writes itself, for `quantize --calib` and for `lowbit.recover --samples`."""
+"""python -m lowbit.sample: text that a model writes itself, for `quantize --calib` and for `lowbit.recover
+--samples`."""
 
 from __future__ import annotations
 

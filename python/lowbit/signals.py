@@ -9,15 +9,17 @@ from collections.abc import Callable
 
 
 class DeferredSignals:
-    """An exception of a signal's handler is kept in `raised` meanwhile, but for when `listening` is set: then it is raised at once.
+    """An exception of a signal's handler is kept in `raised` meanwhile, but for when `listening` is set: then it is
+    raised at once.
 
-    Python runs handlers between any two of its steps, also before the first step of a callback: there ctypes would print what they
-    raise and go on. Signals are the main thread's; in another one there is nothing to do.
+    Python runs handlers between any two of its steps, also before the first step of a callback: there ctypes would
+    print what they raise and go on. Signals are the main thread's; in another one there is nothing to do.
     """
 
     def __init__(self, raised: list[BaseException]) -> None:
         self.raised, self.listening = raised, False
-        self._handlers: dict[int, tuple[Callable[..., object], Callable[..., object]]] = {}  # those before, and those in their place
+        # those before, and those in their place
+        self._handlers: dict[int, tuple[Callable[..., object], Callable[..., object]]] = {}
 
     def __enter__(self) -> DeferredSignals:
         if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,5 @@
-"""Models to learn from: a lowbit checkpoint, a Hugging Face directory or a GGUF file, as f32 tensors with Hugging Face's names and rows."""
+"""Models to learn from: a lowbit checkpoint, a Hugging Face directory or a GGUF file, as f32 tensors with Hugging
+Face's names and rows."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class LlamaConfig:
 
 
 class Model:
-    """config, names and tensor(name) -> f32 array; `sha256` of what it was read from, as `lowbit` writes it; `head` is the head's name."""
+    """config, names and tensor(name) -> f32 array; `sha256` of what it was read from, as `lowbit` writes it; `head` is
+    the head's name."""
 
     def __init__(self, path, config: LlamaConfig, names, read, sha256):
         self.path, self.config, self.names, self.tensor, self.sha256 = str(path), config, list(names), read, sha256

@@ -1,4 +1,5 @@
-"""Token ids of texts, by the runtime's own tokenizer: `lowbit tokenize` is called, so that they are the ones it would see."""
+"""Token ids of texts, by the runtime's own tokenizer: `lowbit tokenize` is called, so that they are the ones it would
+see."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from .errors import LowbitError, parts_of_line
 
 
 class Tokenizer:
-    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it beside this Python, where pip
-    puts it, then in PATH."""
+    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it beside this
+    Python, where pip puts it, then in PATH."""
 
     def __init__(self, model, binary=None):
         beside = None if binary else shutil.which("lowbit", path=os.path.dirname(sys.executable))

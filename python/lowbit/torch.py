@@ -1,7 +1,8 @@
-"""lowbit's products as operators of torch, for torch.compile and CUDA graphs, and a linear layer made of them (docs/operators.md#torch).
+"""lowbit's products as operators of torch, for torch.compile and CUDA graphs, and a linear layer made of them
+(docs/operators.md#torch).
 
-`import lowbit.torch` registers torch.ops.lowbit.*; the functions here call them. Tensors lie on the CPU or on one CUDA device, where work goes to
-torch's current stream. There are no gradients: weights of few bits are for inference.
+`import lowbit.torch` registers torch.ops.lowbit.*; the functions here call them. Tensors lie on the CPU or on one CUDA
+device, where work goes to torch's current stream. There are no gradients: weights of few bits are for inference.
 """
 
 from typing import Any, Optional
@@ -154,7 +155,8 @@ def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _quantized(weight: torch.Tensor, format: str, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Packed rows and scales [N, groups] of a float weight [N, K], to nearest, a group's largest magnitude at the end of the range."""
+    """Packed rows and scales [N, groups] of a float weight [N, K], to nearest, a group's largest magnitude at the end
+    of the range."""
     n, k = weight.shape
     group = group or k
     blocks = torch.nn.functional.pad(weight.float(), (0, -k % group)).reshape(n, -1, group)
@@ -178,11 +180,13 @@ def _ternary(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Linear(torch.nn.Module):
-    """y = x W^T + bias with a weight of few bits, in place of torch.nn.Linear: for inference, on the CPU or a CUDA device.
+    """y = x W^T + bias with a weight of few bits, in place of torch.nn.Linear: for inference, on the CPU or a CUDA
+    device.
 
-    format: "int8", "int4", "int2" or "binary": float activations, scales per group of columns (lowbit::quantized_mm). "fp8": activations become
-    E4M3 codes, too, blocks of 128 x 128 (lowbit::fp8_gemm). "ternary": BitNet's W2A8, int8 activations (lowbit::bitlinear_int8xint2). y has x's
-    type. from_float() and from_checkpoint() make one. codes, scales and bias are buffers, so that .to() and state_dict() take them along.
+    format: "int8", "int4", "int2" or "binary": float activations, scales per group of columns (lowbit::quantized_mm).
+    "fp8": activations become E4M3 codes, too, blocks of 128 x 128 (lowbit::fp8_gemm). "ternary": BitNet's W2A8, int8
+    activations (lowbit::bitlinear_int8xint2). y has x's type. from_float() and from_checkpoint() make one. codes,
+    scales and bias are buffers, so that .to() and state_dict() take them along.
     """
 
     def __init__(self, format: str, shape: tuple[int, int], codes: torch.Tensor, scales: torch.Tensor, bias: Optional[torch.Tensor] = None,
@@ -197,7 +201,8 @@ class Linear(torch.nn.Module):
 
     @classmethod
     def from_float(cls, linear: Any, format: str = "int4", group: int = 128) -> "Linear":
-        """Of a torch.nn.Linear (or another module with weight and bias), rounded to nearest. group: columns that share a scale; 0: a row."""
+        """Of a torch.nn.Linear (or another module with weight and bias), rounded to nearest. group: columns that share
+        a scale; 0: a row."""
         weight = linear.weight.detach()
         if weight.ndim != 2:
             raise LowbitError("weight", f"shape {tuple(weight.shape)}", "[outputs, inputs]")
@@ -213,8 +218,9 @@ class Linear(torch.nn.Module):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Any, name: str, bias: Optional[torch.Tensor] = None) -> "Linear":
-        """Weight `name` of a lowbit checkpoint (a lowbit.Checkpoint or its path), with its codes as they are. Formats: int8, int4, int2 and binary
-        with scales per row or group, fp8 with blocks of 128 x 128, ternary with one scale. Errors: lowbit.Unsupported for others, by name.
+        """Weight `name` of a lowbit checkpoint (a lowbit.Checkpoint or its path), with its codes as they are. Formats:
+        int8, int4, int2 and binary with scales per row or group, fp8 with blocks of 128 x 128, ternary with one scale.
+        Errors: lowbit.Unsupported for others, by name.
         """
         weight = (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).weight(name)
         spec, (n, k) = weight.spec, weight.shape

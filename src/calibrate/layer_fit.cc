@@ -22,8 +22,6 @@ enum class HessianUse { kNone, kWeights, kFeedback, kRefit, kAsymmetric };
 
 /// How far asymmetric targets go: the whole way would fit the noise of what was measured, too.
 constexpr float kShift = 0.5f;
-/// Inputs above this are factored by all threads, one after the other.
-constexpr int64_t kLargestOfAThread = 2048;
 /// `auto` is asymmetric for formats up to so many bits, and for fp8, whose three bits of mantissa lose more than int8.
 constexpr int kMostAsymmetricBits = 3;
 
@@ -105,9 +103,9 @@ FactoredInputs::FactoredInputs(const HessianByWeight& hessian, const std::vector
     if (auto input = FeedbackInput::make(w.hessian, w.options, own))
       w.made = std::make_unique<FeedbackInput>(std::move(*input));
   };
-  // The whole pool for a large input, and for one alone; a thread for each of the others.
+  // Large inputs come first: the whole pool for each, and for one alone; a thread for each of the others.
   size_t large = 0;
-  while (large < inputs.size() && (inputs[large].hessian->k > kLargestOfAThread || inputs.size() == 1))
+  while (large < inputs.size() && (inputs[large].hessian->k > kMostColumnsOfAThread || inputs.size() == 1))
     make(inputs[large++], &pool);
   pool.parallel_for(static_cast<int64_t>(inputs.size() - large), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) make(inputs[large + static_cast<size_t>(i)], nullptr);

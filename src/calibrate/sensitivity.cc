@@ -27,8 +27,6 @@ constexpr std::array kFormats = {
 /// Small enough for losses to add up, large enough to measure.
 constexpr FormatId kProbe = FormatId::kInt3;
 constexpr int64_t kHessianTokens = 2048;  // for the errors of outputs
-/// Inputs above this take a thread longer than all else of their block: they are factored before, by all threads.
-constexpr int64_t kLargestInput = 2048;
 /// Embedding and head may cost this share of the divergence of all linear layers: too little to be seen beside it.
 constexpr double kEmbeddingHeadShare = 0.05;
 /// Divergences of parts add up below this; beyond, they are an order.
@@ -154,7 +152,8 @@ class Allocator {
     std::vector<std::string> names;
     for (const auto& [name, unused] : hessian) names.push_back(name);
     std::optional<FactoredInputs> inputs;
-    if (std::ranges::any_of(hessian, [](const auto& input) { return input.second->k > kLargestInput; }))
+    // Large inputs by all threads, before the tasks: one alone would take a thread longer than the rest of its block.
+    if (std::ranges::any_of(hessian, [](const auto& input) { return input.second->k > kMostColumnsOfAThread; }))
       inputs.emplace(hessian, names, *engine_.pool);
     const size_t tasks = kCandidates + specs_.size();
     LOWBIT_TRY(for_each_alone(1 + tasks * layers.size(), [&](size_t i, ThreadPool& alone) -> Status {

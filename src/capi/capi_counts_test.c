@@ -61,7 +61,8 @@ void check_limits(void) {
   CHECK(lb_quantized_mm_host(x, w, 1, NULL, y, 1, 1, 5, 2, 0, 0, 0) == LB_OK); /* one row needs no stride */
 }
 
-/* Counts that no memory holds, negative ones among them once they are told as int64: refused before anything is read. */
+/* Counts that no memory holds, negative ones among them once they are told as int64: refused before anything is
+   read. */
 void check_counts(lb_model* model) {
   static const size_t kCounts[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 4 + 1, (size_t)INT64_MAX + 3};
   static const int32_t kPrompt[2] = {1, 403};

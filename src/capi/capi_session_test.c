@@ -255,8 +255,8 @@ static void check_nulls(lb_model* model) {
   lb_session_close(NULL);
 }
 
-/* Memory of exactly `size` bytes, so that a sanitizer sees who reads or writes beyond. A struct's first version is shorter than its type, of which
- * compilers that see the size warn. */
+/* Memory of exactly `size` bytes, so that a sanitizer sees who reads or writes beyond. A struct's first version is
+ * shorter than its type, of which compilers that see the size warn. */
 static void* exact(const void* from, size_t size) {
   void* volatile bytes = malloc(size);
   memcpy(bytes, from, size);

@@ -7,9 +7,6 @@
 
 namespace lowbit {
 
-/// Matrices above this are factored in tiles: one of 6,912 columns takes a thread longer than all fits of its layer.
-inline constexpr int64_t kLargeCholesky = 2048;
-
 /// Replaces the lower triangle of `a`, which alone is read, by L with a = L L^T; false: not positive definite, and `a`
 /// is lost. What is above the diagonal stays or is overwritten. Same bits for any thread count; without a pool the
 /// caller's thread does all. A NaN or infinity ends as false.

@@ -36,7 +36,7 @@ std::vector<int64_t> column_order(const InputHessian& m, bool act_order) {
 }
 
 bool factor_in_place(Eigen::MatrixXd& h, ThreadPool* pool) {
-  if (h.rows() > kLargeCholesky) return cholesky_in_tiles(h, pool);
+  if (h.rows() > kMostColumnsOfAThread) return cholesky_in_tiles(h, pool);
   const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> in_place(h);
   return in_place.info() == Eigen::Success;
 }

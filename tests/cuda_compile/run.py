@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles format_on_device.cu for every architecture lowbit supports. Without nvcc it says so and counts as skipped."""
+"""Compiles format_on_device.cu for every architecture lowbit supports. Without nvcc it says so and counts as
+skipped."""
 import shutil
 import subprocess
 import sys

@@ -116,7 +116,8 @@ class Usage(CliTest):
                                   ("run a --top_k 3 -p x", "'--top_k'", "did you mean `--top-k`?"),
                                   ("run -m a -p x", "'-m'", "here it is `MODEL`;"), ("quantize -m a b", "'-m'", "here it is `SRC`;"),
                                   ("run a -p x --n-predict 4", "'--n-predict'", "here it is `--tokens`;"),
-                                  ("tokenize a --n-predict 4", "'--n-predict'", "hint: see"),  # which has no such option
+                                  # which has no such option
+                                  ("tokenize a --n-predict 4", "'--n-predict'", "hint: see"),
                                   ("quantize a b --bits 4", "'--bits'", "here it is `--format`;"),
                                   ("quantize a b --format Q4_K_M", '"Q4_K_M"', "did you mean `int4`?"),
                                   ("quantize a b --format INT3", '"INT3"', "did you mean `int3`?"),

@@ -1,4 +1,5 @@
-"""Hostile files through the command, as a user meets them: a result or one error line, in 2 s of CPU time and in the file's size and 256 MiB."""
+"""Hostile files through the command, as a user meets them: a result or one error line, in 2 s of CPU time and in the
+file's size and 256 MiB."""
 import json
 import os
 import shutil
@@ -28,7 +29,8 @@ class Attacks(cli.CliTest):
     def attack(self, *args, size, stdin=b"", times=1, codes=(0, 1)):
         """Runs `lowbit ARGS` on `size` bytes of hostile input within the promise; (exit status, output, errors).
 
-        It reads `stdin` so many times: held in one piece here, it would count as the child's memory, which begins as a copy of this.
+        It reads `stdin` so many times: held in one piece here, it would count as the child's memory, which begins as a
+        copy of this.
         """
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = subprocess.Popen([cli.BINARY, *map(str, args), "--threads", "1"], stdin=subprocess.PIPE, stdout=output, stderr=errors,

@@ -1,8 +1,8 @@
 """Random BitNet b1.58 models in the forms in which they are found, and what they compute, in NumPy.
 
-The float weights are bf16 numbers. `write_online` stores them (transformers rounds them to ternary whenever the model runs), `write_packed`
-what they round to, as uint8 [out / 4, in] with a weight_scale. The tokenizer is that of scripts/make_test_model.py, or one with Llama 3's
-regex and special tokens.
+The float weights are bf16 numbers. `write_online` stores them (transformers rounds them to ternary whenever the model
+runs), `write_packed` what they round to, as uint8 [out / 4, in] with a weight_scale. The tokenizer is that of
+scripts/make_test_model.py, or one with Llama 3's regex and special tokens.
 """
 import json
 import struct
@@ -30,10 +30,11 @@ def bf16(values):
 
 
 def random_weights(sizes, seed, linear_norms=False):
-    """name -> bf16 numbers as f32. Matrices are Laplacian rather than normal, so that as many codes are 0 as in a trained model.
+    """name -> bf16 numbers as f32. Matrices are Laplacian rather than normal, so that as many codes are 0 as in a
+    trained model.
 
-    What blocks add to the stream is small beside it, as at the start of a training. Two programs round some value of x to neighbouring codes,
-    and all codes behind it differ a little then: 5e-3 of a block's output, whoever is right.
+    What blocks add to the stream is small beside it, as at the start of a training. Two programs round some value of x
+    to neighbouring codes, and all codes behind it differ a little then: 5e-3 of a block's output, whoever is right.
     """
     rng, weights = np.random.default_rng(seed), {}
 
@@ -166,7 +167,8 @@ def rotated(x, positions):
 
 
 class Reference:
-    """f32, but for sums; int8 codes of x with a scale a token; exact integer products. Keys and values are rounded to f16, as lowbit's cache is."""
+    """f32, but for sums; int8 codes of x with a scale a token; exact integer products. Keys and values are rounded to
+    f16, as lowbit's cache is."""
 
     def __init__(self, sizes, weights, linear_class=None):
         """linear_class: of a packed file, whose scales are bf16; None: the floats themselves."""
@@ -241,7 +243,8 @@ def tq2_0(codes, scale):
 
 
 def write_gguf(out, sizes, weights, meta, gguf_file, pack):
-    """The numbers of the autobitlinear form. meta: the tokenizer's keys; gguf_file: that of scripts/make_test_model.py."""
+    """The numbers of the autobitlinear form. meta: the tokenizer's keys; gguf_file: that of
+    scripts/make_test_model.py."""
     arch = "bitnet-b1.58"
     meta = {"general.architecture": arch, "general.alignment": 32, f"{arch}.context_length": sizes.context,
             f"{arch}.embedding_length": sizes.hidden, f"{arch}.block_count": sizes.layers, f"{arch}.feed_forward_length": sizes.ffn,

@@ -1,4 +1,5 @@
-"""BitNet b1.58: what the files hold, against a NumPy model of the whole network and against transformers, where they are installed."""
+"""BitNet b1.58: what the files hold, against a NumPy model of the whole network and against transformers, where they
+are installed."""
 import importlib.util
 import json
 import os
@@ -63,8 +64,8 @@ def same_likeliest(got, want):
     return float(np.mean(got.argmax(-1) == want.argmax(-1)))
 
 
-# In f32, whatever the file's type, and with keys and values rounded to f16, as lowbit's cache holds them: int8 codes of x that fall on the
-# other side of a tie else hide what is compared.
+# In f32, whatever the file's type, and with keys and values rounded to f16, as lowbit's cache holds them: int8 codes of
+# x that fall on the other side of a tie else hide what is compared.
 TRANSFORMERS = r"""
 import sys
 import numpy as np
@@ -184,7 +185,8 @@ class BitNet(CliTest):
             self.assertGreaterEqual(same_likeliest(got, want), 0.99, folder)
 
     def test_the_reference_feels_what_a_block_is_made_of(self):
-        """So that the comparison above can fail: each part of the block that BitNet alone has moves the logits far more than the bound."""
+        """So that the comparison above can fail: each part of the block that BitNet alone has moves the logits far more
+        than the bound."""
         sizes = sizes_of("tiny")
         weights = random_weights(sizes, seed=1)
         tokens = list(range(40, 80))
@@ -322,7 +324,8 @@ class GpuForm(CliTest):
 
 @unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
 class Text(CliTest):
-    """The 2B-4T model's tokenizer, template and ends of text, on a model of its vocabulary's size that always says one token."""
+    """The 2B-4T model's tokenizer, template and ends of text, on a model of its vocabulary's size that always says one
+    token."""
 
     def model(self, says):
         sizes = Sizes(64, 160, 1, 4, 2, 128256)

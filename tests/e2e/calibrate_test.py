@@ -170,7 +170,8 @@ class Calibrate(CliTest):
         self.assertEqual(formats["q_proj"], ("int3", True))
 
     def test_migrated_outliers_keep_the_function(self):
-        """An outlier channel in a norm: with one scale per token the others drown in it, unless it has moved into the weights."""
+        """An outlier channel in a norm: with one scale per token the others drown in it, unless it has moved into the
+        weights."""
         model = self.dir / "outlier"
         shutil.copytree(self.hf, model)
 

@@ -38,7 +38,8 @@ def make_model(out, *options):
 
 
 def all_but_generation(path):
-    """Of a safetensors file, header and data: the id of its directory comes from config.json as well, which says how it was made."""
+    """Of a safetensors file, header and data: the id of its directory comes from config.json as well, which says how it
+    was made."""
     raw = Path(path).read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:8 + size])
@@ -54,14 +55,16 @@ def npy(shape, values):
 
 
 def gru_files(rng, inputs=5, hidden=7, steps=12, batch=3):
-    """A GRU's weights by file name, with PyTorch's names and order, and a sequence for it, all as the bytes of .npy files."""
+    """A GRU's weights by file name, with PyTorch's names and order, and a sequence for it, all as the bytes of .npy
+    files."""
     shapes = {"w_ih": (3 * hidden, inputs), "w_hh": (3 * hidden, hidden), "b_ih": (3 * hidden,), "b_hh": (3 * hidden,)}
     files = {f"{name}.npy": npy(shape, [rng.gauss(0, 0.4) for _ in range(math.prod(shape))]) for name, shape in shapes.items()}
     return files, npy((steps, batch, inputs), [rng.gauss(0, 1) for _ in range(steps * batch * inputs)])
 
 
 def environment(**extra):
-    """Without any LOWBIT_* of whoever runs the tests. What is here for an instrumented library in Python is for that alone."""
+    """Without any LOWBIT_* of whoever runs the tests. What is here for an instrumented library in Python is for that
+    alone."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("LOWBIT_")}
     if "LOWBIT_LIBRARY" not in extra and PROGRAMS_OPTIONS in env:
         env["ASAN_OPTIONS"] = env[PROGRAMS_OPTIONS]
@@ -75,7 +78,8 @@ def library_beside():
 
 
 def sanitized_environment(library):
-    """What a Python needs that loads an instrumented library: the sanitizer's own there first, and no look at leaks, which Python has."""
+    """What a Python needs that loads an instrumented library: the sanitizer's own there first, and no look at leaks,
+    which Python has."""
     needed = subprocess.run(["ldd", library], capture_output=True, text=True).stdout if library.exists() else ""
     first = re.findall(r"=> (\S*/lib[at]san\.so\S*)", needed)
     if not first:
@@ -139,7 +143,8 @@ class CliTest(unittest.TestCase):
         self.dir = Path(tempfile.mkdtemp(prefix="test_", dir=self.models))
 
     def lowbit(self, *args, code=0, env=None, stdin=None, file_bytes=None, cwd=None):
-        """Runs `lowbit ARGS`; fails unless it ends with `code`. Output as bytes. Files longer than `file_bytes` cannot be written."""
+        """Runs `lowbit ARGS`; fails unless it ends with `code`. Output as bytes. Files longer than `file_bytes` cannot
+        be written."""
         done = subprocess.run([BINARY, *map(str, args)], capture_output=True, timeout=TIMEOUT_S, cwd=cwd,
                               env=environment(**(env or {})), input=stdin if stdin is not None else b"",
                               preexec_fn=None if file_bytes is None else lambda: limit_files(file_bytes))
@@ -167,7 +172,8 @@ class CliTest(unittest.TestCase):
         return errors
 
     def unwritten(self, out, *args):
-        """On a disk that fills up the call fails and leaves everything as it was, with and without a file in its way."""
+        """On a disk that fills up the call fails and leaves everything as it was, with and without a file in its
+        way."""
         out.write_bytes(b"in the way")
         for there in (True, False):
             if not there:

@@ -159,7 +159,8 @@ class Eval(CliTest):
         self.assertRegex(out, r"of the answers that f16 has right, int4 has:\n")
         self.assertRegex(out, r"\n  f16: .+\n  int4: .+\n")
         kept = self.json(*call, "--kv", "int2", "--kv-keep", "first,last", "--lengths", 1100)
-        self.assertEqual((kept["kv_bytes"], kept["drift"]["kld_mean"]), (kept["base_kv_bytes"], 0))  # of two layers both stay
+        # of two layers both stay
+        self.assertEqual((kept["kv_bytes"], kept["drift"]["kld_mean"]), (kept["base_kv_bytes"], 0))
         old = self.json(*call, "--kv", "int8", "--kv-demote", "256:int2", "--lengths", 1100)
         self.assertLess(old["kv_bytes"], reports["int8"]["kv_bytes"])
         self.assertGreater(old["drift"]["kld_mean"], reports["int8"]["drift"]["kld_mean"])
@@ -195,7 +196,8 @@ class Eval(CliTest):
         self.assertGreater(divergences[0], drift["kld_mean"])
         self.assertKeys(drift["examples"][0], "position kld before truth base model")
         self.assertEqual(kld["kld_mean"], drift["kld_mean"])  # the same sequences
-        old = self.compared("--tasks", "ppl", "-c", 128, "--windows", 3, model=self.dir / "q")["tasks"][0]  # as the option and the key were called
+        # as the option and the key were called
+        old = self.compared("--tasks", "ppl", "-c", 128, "--windows", 3, model=self.dir / "q")["tasks"][0]
         self.assertEqual((old["ppl"], old["windows"]), (ppl["ppl"], ppl["sequences"]))
 
     def test_what_a_model_lost_needs_no_more_than_its_source(self):

@@ -1,4 +1,5 @@
-"""Quantization inside a training graph: values as they are stored, gradients of the straight-through estimator. Needs torch."""
+"""Quantization inside a training graph: values as they are stored, gradients of the straight-through estimator. Needs
+torch."""
 import importlib.util
 import math
 import sys
@@ -27,7 +28,8 @@ class FakeQuantization(unittest.TestCase):
 
     def test_inside_and_outside_of_an_even_grid(self):
         from lowbit.fake_quant import Grid
-        # Levels -2 .. 1 of step 0.5; 0.6 is inside (u = 1.2 < 1.5: level 1), 0.2 -> level 0, -3 far outside -> level -2.
+        # Levels -2 .. 1 of step 0.5; 0.6 is inside (u = 1.2 < 1.5: level 1), 0.2 -> level 0, -3 far outside -> level
+        # -2.
         value, dw, ds, _ = self.quantize([0.6, 0.2, -3.0], 0.5, Grid(-2.0, 1.0, 4))
         self.assertEqual(value, [0.5, 0.0, -1.0])
         self.assertEqual(dw, [1.0, 10.0, 0.0])
@@ -103,7 +105,8 @@ class FakeQuantization(unittest.TestCase):
         self.assertTrue(torch.allclose(of_head, own.grad, atol=1e-5))
 
     def test_sampling_cache_equals_the_forward_pass(self):
-        """With one token so likely that nothing else is drawn, sampled sequences are what the whole forward pass says."""
+        """With one token so likely that nothing else is drawn, sampled sequences are what the whole forward pass
+        says."""
         import numpy as np
         import torch
         from lowbit.llama import hidden_states, linear_names, norm_names

@@ -1,4 +1,5 @@
-"""Allocations and thread creations that fail, one after the other (tests/faults): an error or a success, never a hang or a crash.
+"""Allocations and thread creations that fail, one after the other (tests/faults): an error or a success, never a hang
+or a crash.
 
 LOWBIT_FAULTS sets how many places of each command are tried; the first ones always, the rest spread over all there are.
 """
@@ -34,8 +35,9 @@ class Faults(cli.CliTest):
         return done, int(count.read_text()) if count.exists() else None
 
     def everywhere(self, kind, args, out=None, last=0):
-        """Tries places spread over the command, and the `last` ones; how many calls there are, and how many of the tries were errors.
-        What is left behind is whole: the bytes of the command without a fault. A success leaves it, an error at the very end may."""
+        """Tries places spread over the command, and the `last` ones; how many calls there are, and how many of the
+        tries were errors. What is left behind is whole: the bytes of the command without a fault. A success leaves it,
+        an error at the very end may."""
         done, calls = self.once(kind, 0, False, args)
         self.assertEqual(done.returncode, 0, done.stderr)
         whole = self.written(out)

@@ -1,4 +1,5 @@
-"""FP8 in blocks from Python: the example, NumPy's and torch's arrays, definitions of E4M3 that are not lowbit's, and refusals."""
+"""FP8 in blocks from Python: the example, NumPy's and torch's arrays, definitions of E4M3 that are not lowbit's, and
+refusals."""
 import re
 import subprocess
 import sys
@@ -49,7 +50,8 @@ class Fp8(unittest.TestCase):
         self.assertRegex(ran.stdout, r"weights: 3072000 bytes as float32, 768192 as FP8, 4\.00 times smaller")
         errors = [float(e) for e in re.findall(r"relative error ([\d.]+)", ran.stdout)]
         self.assertEqual(len(errors), 2)
-        self.assertTrue(all(0.02 < e < 0.05 for e in errors), ran.stdout)  # each operand is rounded by 2.6 % in the mean
+        # each operand is rounded by 2.6 % in the mean
+        self.assertTrue(all(0.02 < e < 0.05 for e in errors), ran.stdout)
 
     def test_the_documents_act_quant(self):
         x = self.rng.standard_normal((3, 5, 300), dtype=np.float32) * np.float32(3)

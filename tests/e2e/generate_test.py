@@ -50,7 +50,8 @@ class Run(CliTest):
         plain = self.json(*call)
         text = plain["text"]
         pieces = [bytes(p, "utf-8") for p in self.json("tokenize", self.int4, "--decode", ",".join(map(str, plain["tokens"])))["pieces"]]
-        middle = len(b"".join(pieces[:9]).decode(errors="ignore")) - 2  # a text that begins in one token and ends in another
+        # a text that begins in one token and ends in another
+        middle = len(b"".join(pieces[:9]).decode(errors="ignore")) - 2
         stop = text[middle:middle + 5]
         end = text.index(stop)
         report = self.json(*call, "--stop", "not there", "--stop", stop)

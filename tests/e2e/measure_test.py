@@ -53,7 +53,8 @@ class Ppl(CliTest):
                 with self.subTest(model=source, act=act):
                     own = ("ppl", source, *call[2:], "--act", act)
                     self.assertEqual(self.json(*own, "--device", "cuda")["ppl"], self.json(*own, "--device", "cpu")["ppl"])
-            for act, bound in (("f16", 1e-3), ("bf16", 1e-3), ("int8", 2e-4), ("f32", 0)):  # tensor cores add in an order of their own
+            # tensor cores add in an order of their own
+            for act, bound in (("f16", 1e-3), ("bf16", 1e-3), ("int8", 2e-4), ("f32", 0)):
                 with self.subTest(model=source, act=act):
                     own = ("ppl", source, *call[2:-1], "--act", act)
                     cuda, cpu = (self.json(*own, "--device", device)["ppl"] for device in ("cuda", "cpu"))
@@ -231,7 +232,8 @@ class Bench(CliTest):
 
 class Progress(CliTest):
     def measured_at(self, columns):
-        """The output of a perplexity of some seconds to a terminal with so many columns, split where the cursor goes back."""
+        """The output of a perplexity of some seconds to a terminal with so many columns, split where the cursor goes
+        back."""
         long = self.dir / "long.txt"
         long.write_text(text(8000))
         master, slave = os.openpty()

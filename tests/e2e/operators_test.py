@@ -1,4 +1,5 @@
-"""Integers of few bits from Python: NumPy's and torch's arrays against plain loops, seed 002's order and formula, and refusals."""
+"""Integers of few bits from Python: NumPy's and torch's arrays against plain loops, seed 002's order and formula, and
+refusals."""
 import unittest
 
 import cli
@@ -33,7 +34,8 @@ def signs(bits, k):
 
 
 def seed_002_tiles(values):
-    """A matrix of -2..1 as gpu/pack_weight.py of BitNet packs it: blocks of 16 x 32 in 32 words, 16 codes a word in the order 0, 4, 8, 12, ..."""
+    """A matrix of -2..1 as gpu/pack_weight.py of BitNet packs it: blocks of 16 x 32 in 32 words, 16 codes a word in the
+    order 0, 4, 8, 12, ..."""
     n, k = values.shape
     words = np.zeros(n * k // 16, np.uint32)
     for r in range(n):
@@ -116,7 +118,8 @@ class Operators(unittest.TestCase):
             ws, bias = self.rng.standard_normal((2, n)).astype(np.float32)
             got = self.operators.binary_matmul(bits, weight, k, x_scales=scales, weight_scales=ws, bias=bias)
             product = (sums.astype(np.float32) * ws).astype(np.float64) * scales[:, None]
-            np.testing.assert_array_equal(got, (product + bias).astype(np.float32))  # the sum in double is all but exact, as fma's
+            # the sum in double is all but exact, as fma's
+            np.testing.assert_array_equal(got, (product + bias).astype(np.float32))
 
     def test_quantized_mm(self):
         x = self.rng.standard_normal((3, 64)).astype(np.float32)
@@ -148,7 +151,8 @@ class Operators(unittest.TestCase):
         sums = codes.double() @ torch.from_numpy(values2(weight.numpy(), 64)).double().T
         scale = ws.float().repeat_interleave(torch.tensor([32, 8, 8]))
         self.assertTrue(torch.equal(y, (sums.float() / s.float()[:, None] * scale).to(torch.bfloat16)))
-        self.assertTrue(torch.equal(torch.from_dlpack(np.from_dlpack(codes)), codes))  # from one to the other without a copy
+        # from one to the other without a copy
+        self.assertTrue(torch.equal(torch.from_dlpack(np.from_dlpack(codes)), codes))
         bits, scales = self.operators.binarize_activations(x)
         self.assertEqual(self.operators.binary_matmul(bits, torch.zeros(5, 8, dtype=torch.uint8), 64, x_scales=scales).shape, (4, 5))
 

@@ -1,4 +1,5 @@
-"""Random models of Llama, Qwen2 and Qwen3 against transformers, where it is installed: the same logits. BitNet's are in bitnet_test.py."""
+"""Random models of Llama, Qwen2 and Qwen3 against transformers, where it is installed: the same logits. BitNet's are in
+bitnet_test.py."""
 import importlib.util
 import json
 import os
@@ -35,9 +36,10 @@ MODELS = {
                                   head_dim=128, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False)),
 }
 
-# Makes FOLDER from FOLDER/made_of.json, and the logits of its tokens: exact.npy in f32 with keys and values rounded to f16, as lowbit's cache holds
-# them, and half.npy in the type of the file, as transformers would run it. Weights are spread so that every part of a block moves the logits far more than
-# the bounds, and what blocks add to the stream is a third of it, as early in a training: else the two likeliest tokens are too close for bf16.
+# Makes FOLDER from FOLDER/made_of.json, and the logits of its tokens: exact.npy in f32 with keys and values rounded to
+# f16, as lowbit's cache holds them, and half.npy in the type of the file, as transformers would run it. Weights are
+# spread so that every part of a block moves the logits far more than the bounds, and what blocks add to the stream is a
+# third of it, as early in a training: else the two likeliest tokens are too close for bf16.
 TRANSFORMERS = r"""
 import json
 import sys

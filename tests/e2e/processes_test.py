@@ -19,7 +19,8 @@ class Processes(cli.CliTest):
         if cli.sanitized():
             self.skipTest("a sanitizer wants more address space than any limit here")
         wanted, codes = self.greedy(self.hf, n=4), []
-        program = (os.stat(cli.BINARY).st_size >> 20) + 20  # less than that ends in the kernel: there is no room to start it
+        # less than that ends in the kernel: there is no room to start it
+        program = (os.stat(cli.BINARY).st_size >> 20) + 20
         for mebibytes in (program, 40, 60, 80, 100, 150, 200, 300):
             if mebibytes < program:
                 continue

@@ -43,7 +43,8 @@ class Quantize(CliTest):
             for format in (name, rival):
                 report = self.json("quantize", self.bf16, self.dir / format, "--format", format)
                 error[format] = sum(x["rel_error"] for x in report["layers"] if "proj" in x["name"])
-                self.assertAlmostEqual(report["bits_per_weight"], bits, delta=0.6)  # tables of matrices this small count
+                # tables of matrices this small count
+                self.assertAlmostEqual(report["bits_per_weight"], bits, delta=0.6)
             self.assertLess(error[name], 0.8 * error[rival])
             self.assertEqual(self.json("verify", self.dir / name)["ok"], True)
             self.assertEqual(self.greedy(self.dir / name, "--act", "f32"), self.greedy(self.dir / name, "--act", "f32", "--isa", "scalar"))

@@ -123,7 +123,8 @@ class Recover(CliTest):
         self.assertEqual((config["config_groups"], config["layers"]), (before["config_groups"], before["layers"]))
         self.assertEqual(config["fit"]["source_sha256"], before["fit"]["source_sha256"])
         self.assertEqual(config["fit"]["recovery"]["method"], ["blocks", "full"])
-        self.recover(self.start["int3"], "-o", self.dir / "alone", "--method", "blocks", "--force")  # what --keep-stages wrote
+        # what --keep-stages wrote
+        self.recover(self.start["int3"], "-o", self.dir / "alone", "--method", "blocks", "--force")
         self.assertEqual(*(all_but_generation(self.dir / name / "model.safetensors") for name in ("alone", "out-blocks")))
 
     def test_blocks_on_sampled_sequences(self):
@@ -189,7 +190,8 @@ class Recover(CliTest):
 
             one_hot = torch.nn.functional.one_hot(said.clamp(min=0), 40) * (said >= 0)[:, None]
             errors = ((b.log_softmax(-1) - a.log_softmax(-1)) * one_hot).view(2, 8, 40).sum((1, 2))
-            self.assertTrue(bool((errors.abs() > 8).any() and (errors.abs() < 8).any()))  # where Huber's loss is linear, and where it is square
+            # where Huber's loss is linear, and where it is square
+            self.assertTrue(bool((errors.abs() > 8).any() and (errors.abs() < 8).any()))
             loss = (1 - soft) * kl(1) + soft * heat**2 * kl(heat) + score * torch.nn.functional.huber_loss(errors, torch.zeros(2), reduction="sum", delta=8.0)
             gradient, = torch.autograd.grad(0.1 * loss, h)
             plain, got, _ = kl_and_gradient(wanted, h.detach(), head, head, 0.1, False, soft, heat, score, said)
@@ -266,7 +268,8 @@ class Recover(CliTest):
             self.check_decoded(out)
 
     def test_what_is_trained_is_what_is_written(self):
-        """For every format, at the start and after a stage: also where scales are rounded anew under larger super-scales."""
+        """For every format, at the start and after a stage: also where scales are rounded anew under larger
+        super-scales."""
         import numpy as np
         import torch
         from lowbit import Checkpoint
@@ -310,7 +313,8 @@ class Recover(CliTest):
             self.assertEqual(same, {still: True, moved: False})
 
     def test_the_embedding_is_trained_where_asked(self):
-        """Its codes alone change, the file's other parts as without, and what is written is what the runtime decodes."""
+        """Its codes alone change, the file's other parts as without, and what is written is what the runtime
+        decodes."""
         import numpy as np
         from lowbit import Checkpoint
         name, checkpoints, reports = "model.embed_tokens.weight", [Checkpoint(self.start["int3"])], []
@@ -369,7 +373,8 @@ class Recover(CliTest):
         self.assertNotEqual(files_below(once), files_below(stopped))
 
     def test_shrunk_weights_keep_their_codes(self):
-        """Before distillation latent weights move towards their levels: none changes its code, and none is left beside a border."""
+        """Before distillation latent weights move towards their levels: none changes its code, and none is left beside
+        a border."""
         import torch
         from lowbit import Checkpoint
         from lowbit.fake_quant import position

@@ -1,4 +1,5 @@
-"""bench/quality/reproduce.py: every row of the tables of docs/quality.md and docs/lab/recipes-log.md, and how it is made."""
+"""bench/quality/reproduce.py: every row of the tables of docs/quality.md and docs/lab/recipes-log.md, and how it is
+made."""
 import json
 import re
 import subprocess

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs one module of these tests: run_e2e.py MODULE --binary build/release/bin/lowbit --work build/release/e2e [TEST ...]
+"""Runs one module of these tests: run_e2e.py MODULE --binary build/release/bin/lowbit --work build/release/e2e [TEST
+...]
 
 With LOWBIT_TEST_REPORTS set, also leaves MODULE.xml there, in the form GoogleTest and JUnit use.
 """

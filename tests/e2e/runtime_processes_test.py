@@ -1,4 +1,5 @@
-"""The Python package's Model beside signals, threads, copies and child processes: each script runs in an interpreter of its own."""
+"""The Python package's Model beside signals, threads, copies and child processes: each script runs in an interpreter of
+its own."""
 import os
 import pathlib
 import subprocess
@@ -143,7 +144,8 @@ class RuntimeProcesses(cli.CliTest):
             """)
 
     def test_logits_are_those_of_the_own_call(self):
-        """Two threads append, nobody holds a lock: what is copied too late are the other's logits, and two results are the same."""
+        """Two threads append, nobody holds a lock: what is copied too late are the other's logits, and two results are
+        the same."""
         self.assertEqual(self.script("""
             sys.setswitchinterval(1e-6)
             model, twice = Model(PATH, threads=1), 0

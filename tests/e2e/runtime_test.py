@@ -250,7 +250,8 @@ class Runtime(cli.CliTest):
         model.close()
         with self.assertRaisesRegex(lowbit.LowbitError, "after close"):
             model.session()
-        self.assertEqual(two.fork().generate("x", max_tokens=1) is not None, True)  # no open model is needed, not even for a text
+        # no open model is needed, not even for a text
+        self.assertEqual(two.fork().generate("x", max_tokens=1) is not None, True)
         self.assertEqual(model.vocab_size, 0)
 
     def test_sessions_append_together_what_each_appends_alone(self):

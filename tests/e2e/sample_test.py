@@ -72,7 +72,8 @@ class Sample(CliTest):
             same = max(([a == b for a, b in zip(sequence, text[i:])] for i in at), key=sum)
             first = same.index(False) if False in same else 128
             self.assertGreaterEqual(first, 16)
-            # A model with random weights does not write on as the text goes on: where it does for 16 tokens, it is the text.
+            # A model with random weights does not write on as the text goes on: where it does for 16 tokens, it is the
+            # text.
             returns += any(all(same[i:i + 16]) for i in range(first, 112))
         self.assertGreater(returns, 2)
         from lowbit.recover.sampling import beginnings_of
@@ -91,7 +92,8 @@ class Sample(CliTest):
         self.assertFalse([line for line in lines if "Question" in line or "Answer" in line])
 
     def test_passages_are_packed(self):
-        """Inputs of the teacher and the use of its texts, with a teacher that ends a passage with token 2 after some 'a's."""
+        """Inputs of the teacher and the use of its texts, with a teacher that ends a passage with token 2 after some
+        'a's."""
         import numpy as np
         from lowbit.recover.words import MIN_P, Words, pack
 
@@ -121,10 +123,12 @@ class Sample(CliTest):
         self.assertTrue(all(shape[1] == 100 and min_p == MIN_P for shape, min_p in passes))
         for sequence in sequences.tolist():
             first = sequence.index(2) if 2 in sequence else 100
-            self.assertLessEqual(sequence[first:].count(50), 0)  # a system prompt stands at the sequence's beginning alone
+            # a system prompt stands at the sequence's beginning alone
+            self.assertLessEqual(sequence[first:].count(50), 0)
 
     def test_questions_are_packed(self):
-        """A teacher of letters: it asks about a word after some talk, and answers with the letter that the question begins with, or with nothing."""
+        """A teacher of letters: it asks about a word after some talk, and answers with the letter that the question
+        begins with, or with nothing."""
         import numpy as np
         from lowbit.errors import LowbitError
         from lowbit.recover.questions import FORMS, Questions, pack_questions
@@ -192,8 +196,10 @@ class Sample(CliTest):
         begun += [self.ids(form) for word in ("River", "Stone", "Bread") for form in (f"{word} is", f"{word} means", f"The {word.lower()}", f"All about {word.lower()}\n\n")]
         for sequence in sequences[kinds == "word"].tolist():
             self.assertTrue(any(sequence[:len(ids)] == ids for ids in begun), sequence)
-        self.assertEqual(set(self.sequences("--sample-mix", "word=1,any=1")[1].tolist()), {"any"})  # a vocabulary without words
-        self.assertIn("nothing of question", self.sample("-o", self.dir / "x.npz", "--sample-mix", "question=1", code=1))  # a vocabulary without "?"
+        # a vocabulary without words
+        self.assertEqual(set(self.sequences("--sample-mix", "word=1,any=1")[1].tolist()), {"any"})
+        # a vocabulary without "?"
+        self.assertIn("nothing of question", self.sample("-o", self.dir / "x.npz", "--sample-mix", "question=1", code=1))
         words.write_text("\n")
         self.assertIn("words.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", words, code=1))
         self.assertIn("none.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", self.dir / "none.txt", code=1))

@@ -1,4 +1,5 @@
-"""lowbit.torch: operators that torch.compile and CUDA graphs see through, and a linear layer. On a GPU, where there is one, against the CPU."""
+"""lowbit.torch: operators that torch.compile and CUDA graphs see through, and a linear layer. On a GPU, where there is
+one, against the CPU."""
 import subprocess
 import tempfile
 import unittest
@@ -150,7 +151,8 @@ class TorchOperators(unittest.TestCase):
     def test_one_row_has_no_distance_to_the_next(self):
         from lowbit.arrays import Arrays
         wide = torch.zeros(3, 97)
-        self.assertEqual(Arrays(wide).rows("x", wide[:1, :96])[1:], (1, 96, 96))  # 97 would keep it from kernels for aligned rows
+        # 97 would keep it from kernels for aligned rows
+        self.assertEqual(Arrays(wide).rows("x", wide[:1, :96])[1:], (1, 96, 96))
         self.assertEqual(Arrays(wide).rows("x", wide[:, :96])[1:], (3, 96, 97))
 
     def test_operators_are_registered(self):
@@ -169,7 +171,8 @@ class TorchOperators(unittest.TestCase):
                              (t.weight_dequant_fp8, (b, sb)), (t.fp8_gemm, (a, sa, b, sb))):
                 with self.subTest(str(op), device=device):
                     eight = any(torch.is_tensor(a) and a.dtype == torch.float8_e4m3fn for a in args) or "quant_fp8" in str(op)
-                    tests = ("test_faketensor",) if eight else ("test_schema", "test_faketensor")  # torch cannot compare tensors of FP8
+                    # torch cannot compare tensors of FP8
+                    tests = ("test_faketensor",) if eight else ("test_schema", "test_faketensor")
                     torch.library.opcheck(op.default, args, test_utils=tests)
 
     def test_linear(self):

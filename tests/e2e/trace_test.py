@@ -24,7 +24,8 @@ class Traces(CliTest):
         return self.json("trace", a, b, *options, code=code)
 
     def check_backends(self, model):
-        """Every way to compute a model has the reference's bits at every tap; rounded activations part behind the first layer that reads them."""
+        """Every way to compute a model has the reference's bits at every tap; rounded activations part behind the first
+        layer that reads them."""
         for act in ("int8", "f32"):
             _, want = self.trace("ref", model, "--isa", "ref", "--act", act)
             for name, options in (("best", ()), ("scalar", ("--isa", "scalar")), ("one", ("--threads", 1))):
@@ -125,7 +126,8 @@ class Traces(CliTest):
     def test_a_trace_that_cannot_be_written(self):
         out = self.dir / "trace"
         self.unwritten(out, "run", self.hf, "-p", "x", "-n", 3, "--trace", out)
-        error = self.refused("run", self.hf, "-p", text(20), "-n", 3, "--trace", out, file_bytes=20000)  # in the prompt's pass
+        # in the prompt's pass
+        error = self.refused("run", self.hf, "-p", text(20), "-n", 3, "--trace", out, file_bytes=20000)
         self.assertIn(f"{out}: got File too large", error)
         self.assertEqual(os.listdir(self.dir), [])
 

@@ -1,8 +1,8 @@
-/* A library to preload: from main() on, the n-th call of one kind fails; with LOWBIT_FAULT_ON=1 every later one too, of allocations those of
- * 64 KiB and more (nlohmann::json allocates where it must not throw, when a tree ends).
+/* A library to preload: from main() on, the n-th call of one kind fails; with LOWBIT_FAULT_ON=1 every later one too, of
+ * allocations those of 64 KiB and more (nlohmann::json allocates where it must not throw, when a tree ends).
  *
- *   LOWBIT_FAULT_KIND   malloc (malloc, calloc, realloc, aligned ones, anonymous mmap), thread (pthread_create) or cuda (cudaMalloc and
- *                       cudaMallocHost)
+ *   LOWBIT_FAULT_KIND   malloc (malloc, calloc, realloc, aligned ones, anonymous mmap), thread (pthread_create) or cuda
+ *                       (cudaMalloc and cudaMallocHost)
  *   LOWBIT_FAULT_AT     n, from 1; 0: none fails
  *   LOWBIT_FAULT_COUNT  a file that gets the number of calls at the end
  *
@@ -93,8 +93,8 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   return real(thread, attributes, start, argument);
 }
 
-/* CUDA's runtime is linked statically, so that its names cannot be replaced. But it asks for the driver's by dlsym, for one that finds the
- * others. */
+/* CUDA's runtime is linked statically, so that its names cannot be replaced. But it asks for the driver's by dlsym, for
+ * one that finds the others. */
 enum { kOutOfDeviceMemory = 2 };
 static int (*device_malloc)(unsigned long long*, size_t);
 static int (*pinned_malloc)(void**, size_t, unsigned);
@@ -132,7 +132,8 @@ static int find_or_replace(const char* name, void** function, int version, unsig
   return code;
 }
 
-/* The real one goes by who calls it where it is asked for the next library's function: those of this file, as nobody else asks so. */
+/* The real one goes by who calls it where it is asked for the next library's function: those of this file, as nobody
+   else asks so. */
 void* dlsym(void* handle, const char* name) {
   static void* (*real)(void*, const char*);
   const char* versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};

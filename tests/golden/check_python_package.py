@@ -1,4 +1,5 @@
-"""The Python package against lowbit: what it reads, and what lowbit reads of what it writes, bit for bit, in every format and scaling.
+"""The Python package against lowbit: what it reads, and what lowbit reads of what it writes, bit for bit, in every
+format and scaling.
 
     python check_python_package.py PATH_TO_lowbit_io_dump
 """

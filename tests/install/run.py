@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Installs a build into a fresh prefix, builds the consumer project and README's C and C++ programs against it, and runs them; then README's Python."""
+"""Installs a build into a fresh prefix, builds the consumer project and README's C and C++ programs against it, and
+runs them; then README's Python."""
 import argparse
 import importlib.util
 import os

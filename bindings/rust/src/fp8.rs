@@ -76,8 +76,8 @@ impl Fp8Matrix {
         Ok(y)
     }
 
-    /// self [m, k] times `weights` [n, k] transposed: [m, n]. self must be activations. Sums are f32 over 128 columns and then take
-    /// the scales in.
+    /// self [m, k] times `weights` [n, k] transposed: [m, n]. self must be activations. Sums are f32 over 128 columns
+    /// and then take the scales in.
     pub fn multiply(&self, weights: &Fp8Matrix) -> Result<Vec<f32>> {
         self.check_lengths()?;
         weights.check_lengths()?;

@@ -1,4 +1,5 @@
-//! Safe bindings to lowbit's C ABI (`include/lowbit/lowbit.h`): quantized matrix products, FP8 in blocks, language models, and many sequences of one at once.
+//! Safe bindings to lowbit's C ABI (`include/lowbit/lowbit.h`): quantized matrix products, FP8 in blocks, language
+//! models, and many sequences of one at once.
 //!
 //! ```
 //! // [1, 4] times one row of four 2-bit weights, all of them 1 (codes 3): value = code - 2.
@@ -83,8 +84,9 @@ pub enum Bits {
 
 /// `output[m, n] = scale * input[m, k] * weight[n, k]^T + bias[n]`: shapes and strides of one product.
 ///
-/// Weights are packed least significant bits first, each row in whole bytes. The error is at most 1e-6 times the sum of the terms' magnitudes.
-/// Scales per row, group or row range and 16-bit types are in the C ABI alone (`lb_quantized_mm_args`).
+/// Weights are packed least significant bits first, each row in whole bytes. The error is at most 1e-6 times the sum of
+/// the terms' magnitudes. Scales per row, group or row range and 16-bit types are in the C ABI alone
+/// (`lb_quantized_mm_args`).
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizedMm {
     /// Of a weight.
@@ -114,7 +116,8 @@ impl QuantizedMm {
         if rows == 0 { 0 } else { u64::from(rows - 1) * u64::from(stride) + row }
     }
 
-    /// Computes on the CPU: `input` [m, k], `weight` [n, k] packed, `bias` [n], `output` [m, n]. Slices shorter than shapes and strides say are an error, not undefined behaviour.
+    /// Computes on the CPU: `input` [m, k], `weight` [n, k] packed, `bias` [n], `output` [m, n]. Slices shorter than
+    /// shapes and strides say are an error, not undefined behaviour.
     pub fn run(&self, input: &[f32], weight: &[u8], scale: f32, bias: Option<&[f32]>, output: &mut [f32]) -> Result<()> {
         let row_bytes = (u64::from(self.k) * self.bits as u64).div_ceil(8);
         if self.m > 1 && (self.input_stride < self.k || self.output_stride < self.n) {
@@ -145,8 +148,8 @@ impl QuantizedMm {
     /// Enqueues the product on a CUDA stream (null: the default one).
     ///
     /// # Safety
-    /// All pointers are device memory as large as shapes and strides say, valid until the stream has done the work; `bias`
-    /// may be null. `weight` must be complete before the kernel in front of this one in the stream starts.
+    /// All pointers are device memory as large as shapes and strides say, valid until the stream has done the work;
+    /// `bias` may be null. `weight` must be complete before the kernel in front of this one in the stream starts.
     pub unsafe fn run_on_device(
         &self, input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, stream: *mut c_void,
     ) -> Result<()> {

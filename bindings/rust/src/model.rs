@@ -25,10 +25,11 @@ pub struct ModelOptions<'a> {
     pub context: i64,
     /// 0: the physical cores.
     pub threads: i32,
-    /// Positions that all sequences of the model have together, in pages of 64; forks share theirs. 0: as many as there is memory for.
+    /// Positions that all sequences of the model have together, in pages of 64; forks share theirs. 0: as many as there
+    /// is memory for.
     pub kv_positions: i64,
-    /// How keys and values are kept: "f16" or nothing, or quantized as "fp8", "int8", "int4", "int3", "int2" or "kXvY" with X and Y
-    /// of 2, 3, 4 and 8.
+    /// How keys and values are kept: "f16" or nothing, or quantized as "fp8", "int8", "int4", "int3", "int2" or "kXvY"
+    /// with X and Y of 2, 3, 4 and 8.
     pub kv: &'a str,
     /// The newest positions, which stay f16 beside quantized ones, in whole pages of 64; None: 128.
     pub kv_residual: Option<u32>,
@@ -58,7 +59,8 @@ pub struct Model {
 unsafe impl Send for Model {}
 
 impl Model {
-    /// `path`: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". `context` 0: the model's own.
+    /// `path`: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". `context` 0: the model's
+    /// own.
     pub fn open(path: &str, context: i64) -> Result<Self> {
         Model::open_with(path, &ModelOptions { context, ..ModelOptions::default() })
     }
@@ -121,8 +123,8 @@ impl Model {
         unsafe { logits(|found, count| sys::lb_model_logits(self.handle, found, count)) }
     }
 
-    /// Text to token ids. `add_special`: begin (and end) as the model wants it, for a whole prompt. `parse_special`: text such as
-    /// "<|im_end|>" becomes the token; false for text from users.
+    /// Text to token ids. `add_special`: begin (and end) as the model wants it, for a whole prompt. `parse_special`:
+    /// text such as "<|im_end|>" becomes the token; false for text from users.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>> {
         let mut tokens = vec![0; text.len() + 8];
         loop {
@@ -148,16 +150,17 @@ impl Model {
         })
     }
 
-    /// A conversation as the model's own template writes it; tokenize it without special tokens added and with those in it parsed.
-    /// `variables`: JSON, `{"messages": [{"role": "user", "content": "Hi"}]}` and what else the template may look at.
+    /// A conversation as the model's own template writes it; tokenize it without special tokens added and with those in
+    /// it parsed. `variables`: JSON, `{"messages": [{"role": "user", "content": "Hi"}]}` and what else the template may
+    /// look at.
     pub fn chat_text(&self, variables: &str) -> Result<String> {
         text_of(|text, capacity, size| unsafe {
             sys::lb_model_chat_text(self.handle, variables.as_ptr().cast(), variables.len(), text, capacity, size)
         })
     }
 
-    /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on.
-    /// [`Session::generate_with_logprobs`] also tells how likely each token was.
+    /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go
+    /// on. [`Session::generate_with_logprobs`] also tells how likely each token was.
     pub fn generate(&mut self, prompt: &[i32], how: &Generate, on_text: impl FnMut(&str) -> bool) -> Result<()> {
         generate(how, on_text, None, |options| unsafe {
             sys::lb_model_generate(

@@ -11,8 +11,8 @@ fn wanted(name: &str, got: usize, wanted: Option<usize>) -> Result<()> {
     }
 }
 
-/// int8 codes of `x` [m, k] and a scale for each row: `s = 127 / max(max |x|, 1e-5)`, `code = round half to even(x * s)`. x is about
-/// `code / s`. A row with a NaN or an infinity has s = NaN and codes 0.
+/// int8 codes of `x` [m, k] and a scale for each row: `s = 127 / max(max |x|, 1e-5)`, `code = round half to even(x *
+/// s)`. x is about `code / s`. A row with a NaN or an infinity has s = NaN and codes 0.
 pub fn quantize_activations_int8(x: &[f32], m: usize, k: usize) -> Result<(Vec<i8>, Vec<f32>)> {
     wanted("x", x.len(), m.checked_mul(k))?;
     let (mut codes, mut scales) = (vec![0i8; x.len()], vec![0f32; m]);
@@ -42,7 +42,8 @@ pub struct Int2Weight<'a> {
     pub k: usize,
 }
 
-/// `y[m, n] = sum(x * w) / s * ws`, exact sums: BitNet's W2A8 product. `s` [m] divides, as [`quantize_activations_int8`] makes it.
+/// `y[m, n] = sum(x * w) / s * ws`, exact sums: BitNet's W2A8 product. `s` [m] divides, as
+/// [`quantize_activations_int8`] makes it.
 pub fn bitlinear_int8xint2(x: &[i8], s: &[f32], m: usize, weight: &Int2Weight) -> Result<Vec<f32>> {
     let (n, k) = (weight.n, weight.k);
     wanted("x", x.len(), m.checked_mul(k))?;

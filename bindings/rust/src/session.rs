@@ -48,7 +48,8 @@ impl Default for Generate {
     }
 }
 
-/// How likely the model held a token for, and others in its place: natural logarithms, before bias, penalties and temperature.
+/// How likely the model held a token for, and others in its place: natural logarithms, before bias, penalties and
+/// temperature.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenLogprobs {
     /// The one that was chosen.
@@ -160,8 +161,8 @@ pub(crate) unsafe fn logits<'a>(call: impl FnOnce(*mut *const f32, *mut usize) -
 
 /// One sequence of tokens of a model. Cheap, and its own owner: it outlives the [`Model`](crate::Model) if need be.
 ///
-/// Sessions of one model may run in different threads at once: what they ask for meanwhile is computed together, each with the bits that
-/// it would have alone, and the weights are read once for all.
+/// Sessions of one model may run in different threads at once: what they ask for meanwhile is computed together, each
+/// with the bits that it would have alone, and the weights are read once for all.
 ///
 /// ```no_run
 /// let model = lowbit::Model::open("smol-int4", 0)?;
@@ -173,7 +174,8 @@ pub(crate) unsafe fn logits<'a>(call: impl FnOnce(*mut *const f32, *mut usize) -
 ///         let (mut session, are) = (prefix.fork().unwrap(), &are);
 ///         threads.spawn(move || {
 ///             let mut text = String::new();
-///             session.generate(are, &lowbit::Generate { seed, ..Default::default() }, |piece| { text += piece; true }).unwrap();
+///             let options = lowbit::Generate { seed, ..Default::default() };
+///             session.generate(are, &options, |piece| { text += piece; true }).unwrap();
 ///             println!("{seed}: {text}");
 ///         });
 ///     }
@@ -206,21 +208,23 @@ impl Session {
         Ok(Session { handle })
     }
 
-    /// How long calls with this session, and with forks made of it later, wait for memory that other sessions hold before they are an
-    /// error. Not at all, as it begins. See [`ModelOptions::kv_positions`](crate::ModelOptions::kv_positions).
+    /// How long calls with this session, and with forks made of it later, wait for memory that other sessions hold
+    /// before they are an error. Not at all, as it begins. See
+    /// [`ModelOptions::kv_positions`](crate::ModelOptions::kv_positions).
     pub fn wait_for_pages(&mut self, most: Duration) -> Result<()> {
         let milliseconds = i64::try_from(most.as_millis()).unwrap_or(i64::MAX);
         check(unsafe { sys::lb_session_wait_for_pages(self.handle, milliseconds) })
     }
 
-    /// Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole or not at all.
+    /// Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole or
+    /// not at all.
     pub fn save(&self, path: &str) -> Result<()> {
         let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
         check(unsafe { sys::lb_session_save(self.handle, path.as_ptr()) })
     }
 
-    /// In place of this sequence the one that was saved: it goes on with the bits of one that never was. A file of another model,
-    /// activation or KV format is an error that leaves this sequence as it was.
+    /// In place of this sequence the one that was saved: it goes on with the bits of one that never was. A file of
+    /// another model, activation or KV format is an error that leaves this sequence as it was.
     pub fn load(&mut self, path: &str) -> Result<()> {
         let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
         check(unsafe { sys::lb_session_load(self.handle, path.as_ptr()) })
@@ -252,8 +256,8 @@ impl Session {
         unsafe { logits(|found, count| sys::lb_session_logits(self.handle, found, count)) }
     }
 
-    /// `append` for several sessions of one model in one call, which read the weights together; each has the logits that it would have
-    /// alone. After an error all are as they were, but have no logits.
+    /// `append` for several sessions of one model in one call, which read the weights together; each has the logits
+    /// that it would have alone. After an error all are as they were, but have no logits.
     pub fn append_together(parts: &mut [(&mut Session, &[i32])]) -> Result<()> {
         let handles: Vec<_> = parts.iter().map(|(session, _)| session.handle).collect();
         let tokens: Vec<_> = parts.iter().map(|(_, tokens)| tokens.as_ptr()).collect();
@@ -267,8 +271,8 @@ impl Session {
         unsafe { logits(|found, count| sys::lb_session_logits(self.handle, found, count)) }.ok()
     }
 
-    /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on. After an error
-    /// the sequence keeps what was appended.
+    /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go
+    /// on. After an error the sequence keeps what was appended.
     pub fn generate(&mut self, prompt: &[i32], how: &Generate, on_text: impl FnMut(&str) -> bool) -> Result<()> {
         self.generate_logprobs(prompt, how, on_text, None)
     }

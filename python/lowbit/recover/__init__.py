@@ -1,1 +1,2 @@
-"""Recovery by training: `python -m lowbit.recover CHECKPOINT --teacher SRC --data FILE...`; docs/recovery.md explains it."""
+"""Recovery by training: `python -m lowbit.recover CHECKPOINT --teacher SRC --data FILE...`; docs/recovery.md explains
+it."""

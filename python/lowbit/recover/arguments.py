@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word", "question")  # what a sampled sequence begins with
+# what a sampled sequence begins with
+KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word", "question")
 MIX = "text=1,begin=1,chat=2,opening=3,any=1"
 
 

@@ -1,5 +1,5 @@
-"""Block reconstruction: the latent weights, scales and norms of one block at a time, trained so that the block's output on what the
-quantized blocks before it give is the one that the teacher's stream has there."""
+"""Block reconstruction: the latent weights, scales and norms of one block at a time, trained so that the block's output
+on what the quantized blocks before it give is the one that the teacher's stream has there."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def _forward(sequences, norms, linears, cos, sin, config):
 
 
 def position_weights(x):
-    """[B, T, 1], 1 / mean square of each position of the teacher's stream [B, T, hidden]. The next norm divides by that size; unweighted, the few
-    positions that this kind of model makes hundreds of times larger than the rest (the sink of attention) would be all that counts."""
+    """[B, T, 1], 1 / mean square of each position of the teacher's stream [B, T, hidden]. The next norm divides by that
+    size; unweighted, the few positions that this kind of model makes hundreds of times larger than the rest (the sink
+    of attention) would be all that counts."""
     return 1.0 / (x**2).mean(-1, keepdim=True).clamp(min=1e-12)
 
 
 class BlockReconstruction:
-    """Blocks 0, 1, .. of a student, each by train(); advance() passes one that is done already. sequences: tokens [n, T]."""
+    """Blocks 0, 1, .. of a student, each by train(); advance() passes one that is done already. sequences: tokens [n,
+    T]."""
 
     def __init__(self, student, teacher: dict, sequences, steps: int, kernels, options, note):
         self.student, self.teacher, self.steps, self.kernels = student, teacher, steps, kernels
@@ -56,10 +58,11 @@ class BlockReconstruction:
             setattr(self, stream, _forward(getattr(self, stream), *self._weights(tensor, layer), self.cos, self.sin, self.config))
 
     def train(self, layer: int) -> dict:
-        """Trains one block and moves both streams on. The loss is the error of the output relative to what the teacher's block adds, both in
-        parts of each position's size.
+        """Trains one block and moves both streams on. The loss is the error of the output relative to what the
+        teacher's block adds, both in parts of each position's size.
 
-        A block whose training diverges is trained again at a quarter of the rate, and left as it was when that fails twice.
+        A block whose training diverges is trained again at a quarter of the rate, and left as it was when that fails
+        twice.
         """
         wanted = _forward(self.original, *self._weights(self.teacher.__getitem__, layer), self.cos, self.sin, self.config)
         weight = position_weights(wanted)
@@ -82,7 +85,8 @@ class BlockReconstruction:
         return report
 
     def _attempt(self, layer: int, wanted, size: float, rate: float) -> list:
-        """The loss curve of one training, whose result is then in the student. Errors: Diverged, and the student is as before."""
+        """The loss curve of one training, whose result is then in the student. Errors: Diverged, and the student is as
+        before."""
         names, norms, options = linear_names(layer), norm_names(layer), self.options
         trainable = Trainable(self.student, names, norms, kernels=self.kernels.fake_quant)
         fixed = {n: self.student.tensor(n) for n in names}

@@ -18,7 +18,8 @@ def random(seed: int, *path: int) -> np.random.Generator:
 
 
 class Texts:
-    """Token ids of all texts, sequence by sequence. `train(rng, count)` cuts sequences anywhere; `held` [sequences, length] are never cut from."""
+    """Token ids of all texts, sequence by sequence. `train(rng, count)` cuts sequences anywhere; `held` [sequences,
+    length] are never cut from."""
 
     def __init__(self, files, tokenizer: Tokenizer, sequence_length: int, vocab: int):
         self.prefix = tokenizer.prefix if tokenizer else []
@@ -70,8 +71,8 @@ def swap_spans(a: np.ndarray, b: np.ndarray, rng) -> None:
 
 
 def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch: int, swap: float = 0.0) -> np.ndarray:
-    """int64 [batch, sequence_length]: `share` of it text, the rest sampled sequences; which ones depends on seed and step alone. `swap`: part of the sequences that
-    swap spans in pairs, the sampled ones first."""
+    """int64 [batch, sequence_length]: `share` of it text, the rest sampled sequences; which ones depends on seed and
+    step alone. `swap`: part of the sequences that swap spans in pairs, the sampled ones first."""
     rng = random(seed, 1, step)
     count = batch if samples is None or not len(samples) else int(np.floor(share * batch + rng.random()))
     parts = [texts.train(rng, count)] if count else []

@@ -22,18 +22,21 @@ def rate_of(grid) -> float:
 
 
 def rates(grids, lr: float | None):
-    """grid -> peak rate of latent weights: `lr` for those of the fewest levels among `grids`, less for others as in RATES; without `lr` RATES as they are."""
+    """grid -> peak rate of latent weights: `lr` for those of the fewest levels among `grids`, less for others as in
+    RATES; without `lr` RATES as they are."""
     factor = lr / max(map(rate_of, grids), default=1.0) if lr else 1.0
     return lambda grid: factor * rate_of(grid)
 
 
 def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0,
                     score: float = 0.0, said=None):
-    """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where asked, for student_head. The loss
-    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more.
+    """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where
+    asked, for student_head. The loss is that sum, but for a part `soft` of it: heat^2 times the same at a temperature
+    of `heat`, where unlikely tokens count for more.
 
-    With `score`, that times Huber's loss of the scores' errors is added: of what the student's summed log-probabilities of every SCORED tokens in turn
-    differ from the teacher's. said [R]: the tokens that follow the rows, -1 where none does; R is a multiple of SCORED.
+    With `score`, that times Huber's loss of the scores' errors is added: of what the student's summed log-probabilities
+    of every SCORED tokens in turn differ from the teacher's. said [R]: the tokens that follow the rows, -1 where none
+    does; R is a multiple of SCORED.
     """
     a, b = F.linear(teacher_h, teacher_head).float(), F.linear(student_h, student_head).float()
     teacher, student = a.log_softmax(-1), b.log_softmax(-1)
@@ -115,7 +118,8 @@ class Distillation:
 
 @torch.no_grad()
 def evaluate(student, teacher: dict, teacher_head: str, sequences, device) -> dict:
-    """Mean KL from the teacher, perplexity and top-1 agreement of the student as the runtime decodes it, f32, on sequences [n, T]."""
+    """Mean KL from the teacher, perplexity and top-1 agreement of the student as the runtime decodes it, f32, on
+    sequences [n, T]."""
     weights = {n: student.tensor(n) for n in student.checkpoint.names}
     kl = nll = same = count = 0
     for row in torch.from_numpy(sequences).to(device).split(PASS):

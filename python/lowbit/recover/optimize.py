@@ -1,4 +1,5 @@
-"""The loop that all stages share: AdamW under a cosine schedule, one CUDA graph per step where there is a GPU, a watch on the loss."""
+"""The loop that all stages share: AdamW under a cosine schedule, one CUDA graph per step where there is a GPU, a watch
+on the loss."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ class Watch:
 
 
 class Optimizer:
-    """compute(*inputs) -> loss runs forward and backward. groups: dicts of params and lr; with `towards` (a tensor as the group's one parameter) and
-    `decay`, that parameter is drawn there by lr * decay of its distance in each step: decoupled weight decay, but not to zero.
+    """compute(*inputs) -> loss runs forward and backward. groups: dicts of params and lr; with `towards` (a tensor as
+    the group's one parameter) and `decay`, that parameter is drawn there by lr * decay of its distance in each step:
+    decoupled weight decay, but not to zero.
 
     On CUDA with graph=True the whole step (gradients, clipping, AdamW) is captured once and replayed.
     """

@@ -1,4 +1,5 @@
-"""Questions that the teacher asks about a word each, with what it answers, and with what it answers to another of them."""
+"""Questions that the teacher asks about a word each, with what it answers, and with what it answers to another of
+them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ BREAKS = ".:!\"“”`*#Ċ\n"  # a question begins behind the last of these
 
 
 class Questions:
-    """asked: what makes the teacher ask; vocabulary: {token: id} of a tokenizer.json; before, between: ids of BEFORE and BETWEEN."""
+    """asked: what makes the teacher ask; vocabulary: {token: id} of a tokenizer.json; before, between: ids of BEFORE
+    and BETWEEN."""
 
     def __init__(self, asked: Words, vocabulary: dict, before, between):
         self.asked, self.before, self.between = asked, asked.prefix + list(before), list(between)
@@ -49,8 +51,9 @@ class Questions:
 
 
 def pack_questions(questions: Questions, count: int, sequence_length: int, rng, write) -> np.ndarray:
-    """int32 [count, sequence_length]: questions one behind the other in random order, each with its own answer (where there is one) and with another's.
-    write: as for words.pack. Errors: LowbitError where the teacher asks or answers nothing."""
+    """int32 [count, sequence_length]: questions one behind the other in random order, each with its own answer (where
+    there is one) and with another's. write: as for words.pack. Errors: LowbitError where the teacher asks or answers
+    nothing."""
     wanted, passages, length, asked = count * sequence_length, [], 0, 0
     while length < wanted:
         usual = max(1.0, length / asked) if asked else USUAL

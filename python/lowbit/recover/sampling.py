@@ -29,7 +29,8 @@ OPENINGS = Path(__file__).with_name("openings.txt")
 
 
 class Samples:
-    """sequences int32 [count, sequence_length] with the kind of each; `train` and `held` ({kind: sequences}) are made of them, the last of each kind held out."""
+    """sequences int32 [count, sequence_length] with the kind of each; `train` and `held` ({kind: sequences}) are made
+    of them, the last of each kind held out."""
 
     def __init__(self, sequences, kinds):
         self.sequences, self.kinds = sequences, np.asarray(kinds)
@@ -48,12 +49,14 @@ class Samples:
 
     @classmethod
     def load(cls, file: Path, sequence_length: int, count: int | None = None):
-        """The first `count` sequences, or all. None when the file is not there, or has sequences of another length or fewer than `count`."""
+        """The first `count` sequences, or all. None when the file is not there, or has sequences of another length or
+        fewer than `count`."""
         if not file.exists():
             return None
         try:
             with np.load(file, allow_pickle=False) as stored:
-                sequences, kinds = stored["sequences" if "sequences" in stored else "windows"], stored["kinds"]  # the older name
+                # the older name
+                sequences, kinds = stored["sequences" if "sequences" in stored else "windows"], stored["kinds"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise CorruptFile(file, str(error) or type(error).__name__, "sampled sequences, as --samples keeps them")
         whole = sequences.ndim == 2 and sequences.dtype == np.int32 and kinds.shape == sequences.shape[:1]
@@ -67,12 +70,14 @@ class Samples:
 
 
 class Beginnings:
-    """The first tokens of each kind of sequence; a kind that this model or run has nothing for is left out of `mix` ({kind: share}).
+    """The first tokens of each kind of sequence; a kind that this model or run has nothing for is left out of `mix`
+    ({kind: share}).
 
-    text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
-    first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
-    before begin and any; the others have all that they need. rewritten: a sequence of the texts in which the model writes every second span anew.
-    word: passages about a word each, packed (words.py); question: questions about a word each, packed (questions.py).
+    text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own
+    template puts before a user's first word, so that the model writes the user's part too; opening: one of a list; any:
+    any token of the vocabulary. `prefix` (BOS, or nothing) comes before begin and any; the others have all that they
+    need. rewritten: a sequence of the texts in which the model writes every second span anew. word: passages about a
+    word each, packed (words.py); question: questions about a word each, packed (questions.py).
     """
 
     def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=(), words: Words | None = None,
@@ -115,7 +120,8 @@ class Beginnings:
 
 
 def read_openings(file) -> list[str]:
-    """Lines of a text; \\n in a line stands for a line break. Lines after "> " are what a user of a chat begins with."""
+    """Lines of a text; \\n in a line stands for a line break. Lines after "> " are what a user of a chat begins
+    with."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -144,8 +150,8 @@ def _chat_config(folder) -> dict:
 
 
 def chat_turn(config: dict) -> tuple[str, str] | None:
-    """The texts that the template of a tokenizer_config.json puts before the first words of a user, and from behind them to the first word of the answer. None: no
-    template, or none that shows it."""
+    """The texts that the template of a tokenizer_config.json puts before the first words of a user, and from behind
+    them to the first word of the answer. None: no template, or none that shows it."""
     template, mark = config.get("chat_template"), "\x02"
     if not isinstance(template, str):
         return None
@@ -161,8 +167,9 @@ def chat_turn(config: dict) -> tuple[str, str] | None:
 
 
 def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, openings, words=None) -> Beginnings:
-    """The beginnings that a model directory has. `openings`, `words`: files, None for the package's own list and the words of the vocabulary; without
-    the program `lowbit` (for its tokenizer) there are no chats, openings and words, unless a file was named: then it is an error."""
+    """The beginnings that a model directory has. `openings`, `words`: files, None for the package's own list and the
+    words of the vocabulary; without the program `lowbit` (for its tokenizer) there are no chats, openings and words,
+    unless a file was named: then it is an error."""
     folder = Path(folder)
     config, described = _json_object(folder / "config.json"), _json_object(folder / "tokenizer.json")
 
@@ -201,8 +208,8 @@ def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, opening
 @torch.no_grad()
 def sample(tensor, config, head, count: int, beginnings: Beginnings, sequence_length: int, seed: int, temperature: tuple, min_p: tuple, dtype, device,
            batch: int, progress) -> Samples:
-    """`count` sequences that the teacher writes, each at a temperature and a least probability (in parts of the likeliest token's) drawn evenly from
-    `temperature` and `min_p` (lowest, highest). tensor(name): the teacher."""
+    """`count` sequences that the teacher writes, each at a temperature and a least probability (in parts of the
+    likeliest token's) drawn evenly from `temperature` and `min_p` (lowest, highest). tensor(name): the teacher."""
     sequences = np.zeros((count, sequence_length), np.int32)
     names = [n for i in range(config.layers) for n in (*norm_names(i), *linear_names(i))]
     weights = {n: tensor(n).to(dtype) for n in (*names, "model.norm.weight", "model.embed_tokens.weight", head)}
@@ -241,7 +248,8 @@ def _attention_kernels(device):
 
 
 def _continue(weights, config, head, tokens, given, temperature, min_p, dtype, generator):
-    """Fills tokens [B, T] in place where they are not given [B, T], one column at a time, with a cache of keys and values. temperature, min_p: [B, 1]."""
+    """Fills tokens [B, T] in place where they are not given [B, T], one column at a time, with a cache of keys and
+    values. temperature, min_p: [B, 1]."""
     size, length = tokens.shape
     shape = (config.layers, size, config.kv_heads, length, config.head_dim)
     keys = torch.empty(shape, dtype=dtype, device=tokens.device)
@@ -261,7 +269,8 @@ def _continue(weights, config, head, tokens, given, temperature, min_p, dtype, g
 
 
 def _step(weights, config, x, layer: int, at: int, keys, values, cos, sin):
-    """One block on x [B, 1, hidden] at position `at`; its keys and values [B, kv heads, T, head_dim] are added to the cache."""
+    """One block on x [B, 1, hidden] at position `at`; its keys and values [B, kv heads, T, head_dim] are added to the
+    cache."""
     size = len(x)
     wq, wk, wv, wo, gate, up, down = (weights[n] for n in linear_names(layer))
     first, second = (weights[n] for n in norm_names(layer))

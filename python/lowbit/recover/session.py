@@ -224,7 +224,8 @@ class Session:
         sequences = self.texts.train(rng, max(1, min(count - written, available)))
         if written:
             sequences = np.concatenate([sequences, sampled.train[rng.choice(len(sampled.train), written, replace=False)].astype(np.int64)])
-        torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
+        # of this stage alone: f32 weights, a tenth of a percent of noise in products
+        torch.backends.cuda.matmul.allow_tf32 = True
         work = BlockReconstruction(self.student, self.teacher, sequences, options.block_steps, self.kernels, options,
                                    self.note)
         stage = self.report["stages"][index] if len(self.report["stages"]) > index else None
@@ -307,7 +308,8 @@ class Session:
         return self.report
 
     def _measure(self, what: str) -> dict:
-        """Of the held-out text; `kinds`: KL of held-out sampled sequences of each kind; `kl_mean`: of the text's and theirs."""
+        """Of the held-out text; `kinds`: KL of held-out sampled sequences of each kind; `kl_mean`: of the text's and
+        theirs."""
 
         def on(sequences):
             return evaluate(self.student, self.teacher, self.teacher_head, sequences, self.device)

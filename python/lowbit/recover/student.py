@@ -33,10 +33,11 @@ def grid_of(weight: QuantizedWeight) -> Grid | None:
 
 @dataclasses.dataclass
 class Layer:
-    """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
-    levels [1, count]: the tensor's table, ascending, for such grids. super_scale [rows, 1]: the super-scale of each scale of kind `double`. original [rows, g]: the
-    teacher's weight, where it is known. fixed [rows, g]: the values of codes that are not trained: those on a trellis, where a small step of one weight
-    would move codes far along its row (docs/lab/trellis.md)."""
+    """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last
+    group padded. levels [1, count]: the tensor's table, ascending, for such grids. super_scale [rows, 1]: the
+    super-scale of each scale of kind `double`. original [rows, g]: the teacher's weight, where it is known. fixed
+    [rows, g]: the values of codes that are not trained: those on a trellis, where a small step of one weight would move
+    codes far along its row (docs/lab/trellis.md)."""
 
     name: str
     stored: QuantizedWeight
@@ -60,7 +61,8 @@ class Layer:
 
     @classmethod
     def start(cls, name, stored, grid, teacher: np.ndarray | None, device) -> Layer:
-        """The latent weight is the teacher's, moved into the cell of the stored code; without a teacher, and where codes stay, it is the level itself."""
+        """The latent weight is the teacher's, moved into the cell of the stored code; without a teacher, and where
+        codes stay, it is the level itself."""
         n, k = stored.shape
         group = k if stored.spec.group_size == -1 else stored.spec.group_size
         columns = -(-k // group)
@@ -114,8 +116,8 @@ class Layer:
         return real(self.value(), self.stored_scale(), self.stored_zero(), self.grid)
 
     def shrink_latent(self, part: float) -> None:
-        """Leaves the latent weight `part` of its distance to its level: away from the borders of its cell, where error feedback and training by
-        blocks leave many."""
+        """Leaves the latent weight `part` of its distance to its level: away from the borders of its cell, where error
+        feedback and training by blocks leave many."""
         self.latent = torch.lerp(self.decoded(), self.latent, part)
 
     def to_weight(self) -> QuantizedWeight:
@@ -161,8 +163,9 @@ def relative_error(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Student:
-    """`layers`: what is trained; `dense`: all other tensors in f32 (norms are trained too); `config`: the architecture. `tables`: the embedding and
-    a head of its own where they are among the layers: asked for by `embedding`, and quantized to a grid."""
+    """`layers`: what is trained; `dense`: all other tensors in f32 (norms are trained too); `config`: the architecture.
+    `tables`: the embedding and a head of its own where they are among the layers: asked for by `embedding`, and
+    quantized to a grid."""
 
     def __init__(self, checkpoint: Checkpoint, teacher: Model, device, embedding=False):
         self.checkpoint, self.device = checkpoint, device
@@ -228,7 +231,8 @@ class Student:
 
 
 def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -> bool:
-    """Whether the embeddings are one another's: not so for a rotated checkpoint, which computes the same with other weights.
+    """Whether the embeddings are one another's: not so for a rotated checkpoint, which computes the same with other
+    weights.
 
     Errors: WrongTeacher when the architectures differ, or the embeddings without a rotation that explains it.
     """
@@ -246,10 +250,12 @@ def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -
 
 
 class Trainable:
-    """The parameters of a student that one stage trains: layers by bank (same grid and group: one tensor), scales, zeros and norms.
+    """The parameters of a student that one stage trains: layers by bank (same grid and group: one tensor), scales,
+    zeros and norms.
 
-    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are); of embedding and head always full, of layers
-    whose codes are fixed always scales. trains_double: scales of kind `double` too, which otherwise are trained where codes stay.
+    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are); of embedding and
+    head always full, of layers whose codes are fixed always scales. trains_double: scales of kind `double` too, which
+    otherwise are trained where codes stay.
     """
 
     def __init__(self, student: Student, names, norms, mode="full", rank=16, kernels=KERNELS, seed=0, trains_double=True):
@@ -269,8 +275,8 @@ class Trainable:
         self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
 
     def groups(self, lr_of, lr_scale: float, lr_norm: float, lr_tables: float = 0.0, decay: float = 0.0) -> list[dict]:
-        """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head. decay: of latent weights, towards the
-        teacher's."""
+        """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head. decay: of
+        latent weights, towards the teacher's."""
         out = []
         for bank in self.banks:
             if bank.weights:

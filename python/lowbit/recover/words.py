@@ -24,7 +24,8 @@ def vocabulary_of(tokenizer: dict) -> dict:
 
 
 def vocabulary_words(tokenizer: dict) -> list[str]:
-    """Words of a tokenizer.json: tokens that begin with a space and go on with four Latin letters or more, one for "The" and "the"."""
+    """Words of a tokenizer.json: tokens that begin with a space and go on with four Latin letters or more, one for
+    "The" and "the"."""
     words = {token[1:] for token in vocabulary_of(tokenizer) if re.fullmatch("[Ġ▁][A-Za-z]{4,}", token)}
     return sorted(word for word in words if word == word.lower() or word.lower() not in words)
 
@@ -45,8 +46,9 @@ def read_words(file) -> list[str]:
 
 
 class Words:
-    """Beginnings of passages. forms: (said by a user, text with WORD in it); chat: what stands before and after a user's words, as token ids; `ids`:
-    texts -> token ids of each; `ends`: special tokens, at which a passage ends; `end`: the one that stands behind a passage that was cut."""
+    """Beginnings of passages. forms: (said by a user, text with WORD in it); chat: what stands before and after a
+    user's words, as token ids; `ids`: texts -> token ids of each; `ends`: special tokens, at which a passage ends;
+    `end`: the one that stands behind a passage that was cut."""
 
     def __init__(self, words, forms, chat, prefix, ids, ends, end: int):
         self.words, self.forms, self.chat, self.prefix, self.ids, self.ends, self.end = words, forms, chat, list(prefix), ids, set(ends) | {end}, end
@@ -63,8 +65,8 @@ class Words:
         return [self.chat[0] + ids + self.chat[1] if said else self.prefix + ids for ids, (said, _) in zip(self.ids(lines), chosen)]
 
     def cut(self, tokens: list[int], begun: int, first: bool) -> list[int]:
-        """A passage up to the first special token after its `begun` tokens; in a sequence that has begun already, without what a chat begins with
-        before its first turn (a system prompt)."""
+        """A passage up to the first special token after its `begun` tokens; in a sequence that has begun already,
+        without what a chat begins with before its first turn (a system prompt)."""
         last = next((i for i in range(begun, len(tokens)) if tokens[i] in self.ends), None)
         body = tokens + [self.end] if last is None else tokens[:last + 1]
         opening = self.chat[0]
@@ -82,7 +84,8 @@ def continued(begun: list[list[int]], length: int, write) -> list[list[int]]:
 
 
 def pack(words: Words, count: int, sequence_length: int, rng, write) -> np.ndarray:
-    """int32 [count, sequence_length]: passages one behind the other. write(begins [B, T], given [B, T], min_p) gives tokens [B, T]."""
+    """int32 [count, sequence_length]: passages one behind the other. write(begins [B, T], given [B, T], min_p) gives
+    tokens [B, T]."""
     length, sequences, current, written, passages = min(PASSAGE, sequence_length), [], [], 0, 0
     while len(sequences) < count:
         usual = written / passages if passages else USUAL * length

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Golden vectors of the integer GRU, from a NumPy model written straight from docs/gru.md.
 
-usage: make_gru_golden.py [--data DIR]   writes cases.npz and, with DIR (rnn/g2p, rnn/nsnet2), networks.npz beside this file.
+usage: make_gru_golden.py [--data DIR]   writes cases.npz and, with DIR (rnn/g2p, rnn/nsnet2), networks.npz beside this
+                                         file.
 
-Tables are the correctly rounded ones (mode "direct"): every other number is then fixed by the specification. Needs NumPy.
+Tables are the correctly rounded ones (mode "direct"): every other number is then fixed by the specification. Needs
+NumPy.
 """
 import argparse
 import zlib

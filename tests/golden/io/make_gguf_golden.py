@@ -2,10 +2,10 @@
 
     pip install gguf==0.19.0 safetensors numpy && python make_gguf_golden.py
 
-For each type T: "T.blocks" uint8 [blocks, bytes] and "T.values" float32 [blocks, elements]. The blocks are zeros, all ones,
-every byte value at many places, extreme and special half-precision scales (0, -0, smallest, largest, infinity, NaN) and random
-bytes. gguf 0.19.0 does not decode Q1_0 and Q2_0; their values come from the two functions below, written after
-dequantize_row_q1_0 and dequantize_row_q2_0 of ggml-quants.c.
+For each type T: "T.blocks" uint8 [blocks, bytes] and "T.values" float32 [blocks, elements]. The blocks are zeros, all
+ones, every byte value at many places, extreme and special half-precision scales (0, -0, smallest, largest, infinity,
+NaN) and random bytes. gguf 0.19.0 does not decode Q1_0 and Q2_0; their values come from the two functions below,
+written after dequantize_row_q1_0 and dequantize_row_q2_0 of ggml-quants.c.
 """
 
 import pathlib

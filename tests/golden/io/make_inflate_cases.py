@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""DEFLATE streams of every kind of block, by zlib; and an archive by numpy.savez_compressed. What src/io/inflate_test.cc unpacks.
+"""DEFLATE streams of every kind of block, by zlib; and an archive by numpy.savez_compressed. What
+src/io/inflate_test.cc unpacks.
 
     pip install numpy && python make_inflate_cases.py        (writes inflate_cases.txt and compressed.npz here)
 Lines of inflate_cases.txt: name, stream in hex, and how many bytes of which CRC-32 it makes.

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Random expressions of chat templates: lowbit against PyPI jinja2, set up as transformers does. Ends with 1 where both write a text and
-the texts differ; what only one of them refuses is counted.
+"""Random expressions of chat templates: lowbit against PyPI jinja2, set up as transformers does. Ends with 1 where both
+write a text and the texts differ; what only one of them refuses is counted.
 
-needs: pip install jinja2 (exit code 77 without)    usage: compare_templates.py build/release/bin/lowbit_text_dump [SEED [COUNT]]
+needs: pip install jinja2 (exit code 77 without)    usage: compare_templates.py build/release/bin/lowbit_text_dump [SEED
+                                                    [COUNT]]
 
-Left out, because lowbit has no such thing and templates no use for it: what Python prints of views, generators and their places, and
-Markup (a text of its own, which `escape` and `safe` give).
+Left out, because lowbit has no such thing and templates no use for it: what Python prints of views, generators and
+their places, and Markup (a text of its own, which `escape` and `safe` give).
 """
 import json
 import random

