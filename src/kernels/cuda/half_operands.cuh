@@ -1,5 +1,5 @@
 #pragma once
-// What a warp multiplies of weights in fragment order and of x in 16 bits.
+// Operands of products of weights in fragment order and x in 16 bits.
 
 #include "kernels/cuda/gemm/primitives/mma.cuh"
 #include "kernels/cuda/gemm/weight_order/decode.cuh"

@@ -27,12 +27,12 @@ void cut_half_step(const Weight& w, HalfStepArgs& a) {
   }
   a.groups = static_cast<int>(std::max<int64_t>(w.groups, 1));
   const int64_t round_steps = 2 * a.round_batches, group_steps = a.groups > 1 ? w.group / 16 : round_steps;
-  a.unit_shift = std::countr_zero(static_cast<uint64_t>(round_steps | group_steps));
-  a.unit_steps = 1 << a.unit_shift;
-  a.round_units = static_cast<int>(round_steps >> a.unit_shift);
-  a.group_units = a.groups > 1 ? static_cast<int>(group_steps >> a.unit_shift) : 1 << 30;
-  a.group_shift = std::has_single_bit(static_cast<unsigned>(a.group_units))
-                      ? std::countr_zero(static_cast<unsigned>(a.group_units))
+  a.span_shift = std::countr_zero(static_cast<uint64_t>(round_steps | group_steps));
+  a.span_steps = 1 << a.span_shift;
+  a.round_spans = static_cast<int>(round_steps >> a.span_shift);
+  a.group_spans = a.groups > 1 ? static_cast<int>(group_steps >> a.span_shift) : 1 << 30;
+  a.group_shift = std::has_single_bit(static_cast<unsigned>(a.group_spans))
+                      ? std::countr_zero(static_cast<unsigned>(a.group_spans))
                       : -1;
 }
 
@@ -69,7 +69,7 @@ int64_t place(const StepProducts& call, HalfStepArgs& a) {
   const int stages = bits == 2 ? (tiles == 2 ? kHalfStages<2, 2> : kHalfStages<2, 1>)
                                : (tiles == 2 ? kHalfStages<4, 2> : kHalfStages<4, 1>);
   a.stage_bytes =
-      kHalfBatches * (bits == 2 ? HalfBatch<2>::kBytes : HalfBatch<4>::kBytes) + a.round_units * kHalfUnitBytes;
+      kHalfBatches * (bits == 2 ? HalfBatch<2>::kBytes : HalfBatch<4>::kBytes) + a.round_spans * kHalfSpanBytes;
   int64_t at = int64_t{kHalfStepWarps} * stages * tiles * a.stage_bytes;
   const auto take = [&](int& place, int64_t bytes) {
     place = static_cast<int>(std::min<int64_t>(at, 1 << 30));

@@ -22,7 +22,7 @@ namespace lowbit::cuda {
 
 inline constexpr int kHalfStepWarps = 8, kHalfStepThreads = 32 * kHalfStepWarps, kHalfStepBlocks = 2;  // of a processor
 inline constexpr int kHalfBatches = 4;                   // of 32 columns, of a warp at a time
-inline constexpr int kHalfUnitBytes = 16 * 4;            // scales of a tile's rows
+inline constexpr int kHalfSpanBytes = 16 * 4;            // scales of a tile's rows
 inline constexpr int kHalfResults = 16 * kMostStepRows;  // of a warp and tile
 
 /// Rounds that are under way.
@@ -50,9 +50,9 @@ struct HalfStepArgs {
   ProductEnd end;
   int m, k, batches, k_blocks;
   int round_batches, rounds;  // batches of a warp at a time, and how often until a tile is done
-  // A unit is as many columns as share a scale in every round: unit_steps steps of 16, a power of two, at most 8.
-  // So many units have a scale, 2^group_shift if that is not negative.
-  int unit_steps, unit_shift, round_units, group_units, group_shift, groups;
+  // A span is as many columns as share a scale in every round: span_steps steps of 16, a power of two, at most 8.
+  // So many spans have a scale, 2^group_shift if that is not negative.
+  int span_steps, span_shift, round_spans, group_spans, group_shift, groups;
   // Byte positions in shared memory; a warp's stage of a tile.
   int stage_bytes, x_at, results_at, norm_at, factors_at;
 };
@@ -107,9 +107,9 @@ struct HalfCopies {
         copy_to_shared_16(to + piece * 16, from + int64_t{batch / 2} * Batch::kPanel + batch % 2 * Batch::kOfPack +
                                                piece % kPieces * 16);
     }
-    const int unit = (2 * share.first >> a.unit_shift) + lane / 4;
-    if (lane / 4 >= a.round_units || (unit << a.unit_shift) >= 2 * (share.first + share.count)) return;
-    const int group = min(a.group_shift >= 0 ? unit >> a.group_shift : unit / a.group_units, a.groups - 1);
+    const int span = (2 * share.first >> a.span_shift) + lane / 4;
+    if (lane / 4 >= a.round_spans || (span << a.span_shift) >= 2 * (share.first + share.count)) return;
+    const int group = min(a.group_shift >= 0 ? span >> a.group_shift : span / a.group_spans, a.groups - 1);
     copy_to_shared_16(to + kHalfBatches * Batch::kBytes + lane * 16,
                       part.scales + int64_t{group} * part.n_padded + 16 * at.tile + lane % 4 * 4);
   }
@@ -209,9 +209,9 @@ __device__ __forceinline__ void multiply_half_share(const HalfStepArgs& a, const
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto* scales = reinterpret_cast<const float2*>(stage + kHalfBatches * Batch::kBytes) + lane / 4;
   float d[4] = {};
-  const auto add_unit = [&] {
+  const auto add_span = [&] {
     const float2 by = *scales;
-    scales += kHalfUnitBytes / sizeof(float2);
+    scales += kHalfSpanBytes / sizeof(float2);
     sums[0] = __fmaf_rn(d[0], by.x, sums[0]), sums[1] = __fmaf_rn(d[1], by.x, sums[1]);
     sums[2] = __fmaf_rn(d[2], by.y, sums[2]), sums[3] = __fmaf_rn(d[3], by.y, sums[3]);
     d[0] = d[1] = d[2] = d[3] = 0;
@@ -230,9 +230,9 @@ __device__ __forceinline__ void multiply_half_share(const HalfStepArgs& a, const
     const uint4 b = x[i * 4 * a.m];
     half_values<Bits, kBf16>(words, a.half_zero, values);
     multiply_halves<kBf16>(d, values, b.x, b.y);
-    if (a.unit_steps == 1) add_unit();
+    if (a.span_steps == 1) add_span();
     multiply_halves<kBf16>(d, values + 4, b.z, b.w);
-    if (((2 * i + 2) & (a.unit_steps - 1)) == 0 || i + 1 == count) add_unit();
+    if (((2 * i + 2) & (a.span_steps - 1)) == 0 || i + 1 == count) add_span();
   }
 }
 
