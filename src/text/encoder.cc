@@ -7,7 +7,8 @@ namespace lowbit::text {
 namespace {
 
 constexpr std::size_t kRememberFromBytes = 2048;  // shorter texts repeat too few words
-constexpr std::size_t kMaxRememberedWord = 64;    // bytes
+// Bytes. The merges of a shorter word take no longer than finding it among many.
+constexpr std::size_t kMinRememberedWord = 4, kMaxRememberedWord = 64;
 constexpr std::size_t kMaxRememberedWords = 1 << 16;
 constexpr std::size_t kWordSteps = 96;         // per byte of a word
 constexpr std::size_t kMergeBytes = 16;        // per symbol of a word, until its merges are done
@@ -86,7 +87,7 @@ Status Encoder::encode_normalized(std::string_view text, bool with_prefix, bool 
 
 Status Encoder::encode_word(std::string_view word, std::vector<TokenId>& out) {
   if (!budget_.spend_steps(word.size(), kWordSteps)) return budget_.status("tokenizer merges");
-  const bool remember = remember_ && word.size() <= kMaxRememberedWord;
+  const bool remember = remember_ && word.size() >= kMinRememberedWord && word.size() <= kMaxRememberedWord;
   if (remember) {
     if (const auto it = seen_.find(word); it != seen_.end())
       return append(it->second, out) ? Status() : budget_.status("tokenizer merges");
