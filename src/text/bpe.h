@@ -44,7 +44,7 @@ class BpeScratch {
   /// Merges the symbols of one word as far as the table goes; the result replaces `symbols`.
   /// Symbols below 0 never merge; none is below -2^30. Ranks are not negative.
   void merge_word(const MergeTable& table, std::vector<TokenId>& symbols);
-  /// The same with a heap, for words of any length.
+  /// merge_word with a heap, whatever the word's length.
   void merge_by_heap(const MergeTable& table, std::vector<TokenId>& symbols);
 
  private:

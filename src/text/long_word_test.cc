@@ -13,7 +13,7 @@ namespace {
 
 using Symbols = std::vector<TokenId>;
 
-// What the words mean: the pair of the smallest rank, of those the leftmost, again and again.
+// The meaning: the pair of the smallest rank, of those the leftmost, is merged, again and again.
 Symbols by_looking_at_all(const MergeTable& table, Symbols symbols) {
   while (true) {
     const MergeTable::Merge* best = nullptr;

@@ -41,7 +41,7 @@ bool is_ascii(std::string_view s) {
   return std::all_of(s.begin(), s.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 
-// What utf8proc_map takes: four bytes for each character of the decomposed text, in which a character may be 18 for
+// Memory of utf8proc_map: four bytes for each character of the decomposed text, in which a character may be 18 for
 // compatibility and otherwise takes twice the bytes that it had.
 Result<std::size_t> unicode_bytes(std::string_view text, int options) {
   if ((options & UTF8PROC_COMPAT) == 0) return text.size() * kUnicodeBytes;

@@ -42,7 +42,7 @@ class Regex {
   /// time in proportion to the text, as a single character class does; the search is faster then.
   static Result<Regex> compile(std::string_view pattern, std::string where, Budget& budget, bool linear = false);
 
-  /// Calls `use` with the matches in text (valid UTF-8) from left to right; empty matches are left out. `use` may search
+  /// Calls `use` with the matches in text (valid UTF-8) from left to right, empty ones left out. `use` may search
   /// with the same scratch, and ends the search without an error where it returns false.
   /// Errors: kInvalidArgument when one match needs more steps, or all of a text together more time than allowed.
   Status for_each_match(std::string_view text, RegexScratch& scratch, Budget& budget, const UseRange& use) const;

@@ -27,7 +27,8 @@ class Attacks(cli.CliTest):
         self.tokenizer = json.loads((self.copy / "tokenizer.json").read_text())
 
     def attack(self, *args, size, stdin=b"", times=1, codes=(0, 1)):
-        """Runs `lowbit ARGS` on `size` bytes of hostile input within the promise; (exit status, a MiB of output, errors).
+        """Runs `lowbit ARGS` on `size` bytes of hostile input within the promise; (exit status, output, errors), a MiB
+        of output at most.
 
         It reads `stdin` so many times: held in one piece here, it would count as the child's memory, which begins as a
         copy of this.
