@@ -3,7 +3,7 @@
 // before and behind them, in one launch. kernels/cuda/ implements it, kernels/cuda_stub/ stands in for it.
 //
 // Numerics: docs/numerics.md: the bits of norm_rows(), quantize_activations(), MatmulKernel::run(), add_rows() and
-// gate_rows() one after the other.
+// gate_rows() one after the other; of x in 16 bits those of norm_rows() and halve_rows(), and sums within a bound.
 
 #include <array>
 #include <cstdint>
@@ -22,16 +22,16 @@ inline constexpr int kMostStepProducts = 3;
 /// Products of the same x, in f32. Device memory.
 struct StepProducts {
   int count = 0;
-  std::array<Matmul, kMostStepProducts> parts;  // x of the first counts: codes and scales, unless there are rows
+  std::array<Matmul, kMostStepProducts> parts;  // x of the first counts: codes and scales or halves; not with rows
   const MatmulKernel* kernel = nullptr;         // that has made all weights
   const float* rows = nullptr;  // [m, k]: x before it is normed, if there is a norm, and quantized; every block does so
   const float* norm = nullptr;  // [k]
   float eps = 0;
   ProductEnd end = ProductEnd::kStore;
 };
-/// Whether step_products() takes them: int8 x with a scale per 32 columns, integer weights whose scales belong to 32,
-/// 64, 128 or 256 columns, one to kMostStepRows rows; or `rows`, one, whose codes share a scale, and weights of 1 or 2
-/// bits with a scale per row. No offsets, and room in a block for them.
+/// Whether step_products() takes them, room in a block and no offsets assumed: one to kMostStepRows rows, int8 with a
+/// scale per 32 columns and weights with scales of 32 to 256, or 16-bit and DeviceMatmulPlan::takes_halves(); or one of
+/// `rows`, whose codes share a scale, and weights of 1 or 2 bits with a scale per row.
 bool takes_step_products(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);

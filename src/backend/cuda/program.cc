@@ -254,6 +254,12 @@ Status CudaProgram::halve(const CudaWeight& w, const float* x, int64_t m, CudaWo
       {x, m, w.k, w.half() == cuda::Element::kBf16, work.codes_.as<uint16_t>(), round_up(w.k, 64), work.stream()});
 }
 
+DeviceRows CudaProgram::rounded_rows(const CudaWeight& w, int64_t m, CudaWorkspace& work) {
+  const int64_t ldx = round_up(w.k, 64);
+  if (w.takes_halves()) return {work.codes_.data(), w.half(), m, ldx, nullptr};
+  return {work.codes_.data(), cuda::Element::kInt8, m, ldx, work.code_scales_.as<float>()};
+}
+
 Status CudaProgram::multiply_fp8(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const {
   const CudaWorkspace::CodesOf of{x, kFp8Block, {}, true};
   auto* const codes = work.codes_.as<uint8_t>();
@@ -266,12 +272,9 @@ Status CudaProgram::multiply_fp8(const CudaWeight& w, const float* x, int64_t m,
 Status CudaProgram::multiply(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const {
   if (w.takes_fp8()) return multiply_fp8(w, x, m, y, work);
   DeviceRows rows{x, cuda::Element::kF32, m, w.k, nullptr};
-  if (w.takes_codes()) {
-    LOWBIT_TRY(quantize(w, x, m, work));
-    rows = {work.codes_.data(), cuda::Element::kInt8, m, round_up(w.k, 64), work.code_scales_.as<float>()};
-  } else if (w.takes_halves()) {
-    LOWBIT_TRY(halve(w, x, m, work));
-    rows = {work.codes_.data(), w.half(), m, round_up(w.k, 64), nullptr};
+  if (w.takes_codes() || w.takes_halves()) {
+    LOWBIT_TRY(w.takes_codes() ? quantize(w, x, m, work) : halve(w, x, m, work));
+    rows = rounded_rows(w, m, work);
   } else if (w.takes_rounded_floats()) {
     rows.x = work.clipped_.data();
     LOWBIT_TRY(

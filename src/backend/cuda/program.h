@@ -72,6 +72,8 @@ class CudaProgram final : public Program {
   Status run_normed(const Compiled& c, const LinearStep& step, Run& run) const;
   Status quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
   Status halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
+  /// Where quantize() and halve() have left the rows.
+  static DeviceRows rounded_rows(const CudaWeight& w, int64_t m, CudaWorkspace& work);
   static bool takes_step(const cuda::AttendPages& call, const CudaWorkspace& work);
   /// Attention of sequences with few rows, and of those with many (CudaBatch::prompt_tiles()).
   cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work) const;

@@ -3,7 +3,6 @@
 #include "kernels/cuda_product_api.h"
 
 #include "backend/cuda/program.h"
-#include "base/checked.h"
 #include "base/try.h"
 
 namespace lowbit {
@@ -27,30 +26,31 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
     return false;
   int64_t weights = 0;
   for (const StepPart& part : parts) weights += part.weight->n * part.weight->k;
+  const bool halves = front.takes_halves();
   if (m > 2 && front.code_group() > 0 && weights > kMostWeightsOfTokens) return false;
   LOWBIT_TRY(work.finish_rows());
   cuda::StepProducts call;
   call.end = end;
   for (const StepPart& part : parts) {
     const CudaWeight& w = *part.weight;
-    if (!w.takes_codes() || !w.rounding.is_default() || w.format != front.format || w.k != front.k ||
-        &w.plan.kernel(m) != &front.plan.kernel(m))
+    if (!(halves ? w.takes_halves() : w.takes_codes() && w.rounding.is_default()) || w.rounding != front.rounding ||
+        w.format != front.format || w.k != front.k || &w.plan.kernel(m) != &front.plan.kernel(m))
       return false;
-    const DeviceRows x{work.codes_.data(), cuda::Element::kInt8, m, round_up(w.k, 64), work.code_scales_.as<float>()};
-    call.parts[size_t(call.count++)] =
-        w.plan.call(x, floats_or_null(w.bias), part.to, cuda::Element::kF32, w.n, nullptr, work.stream());
+    call.parts[size_t(call.count++)] = w.plan.call(rounded_rows(w, m, work), floats_or_null(w.bias), part.to,
+                                                   cuda::Element::kF32, w.n, nullptr, work.stream());
   }
   call.kernel = &front.plan.kernel(m);
   call.rows = work.slot(in.from);
   call.norm = in.norm == nullptr ? nullptr : c.norm.as<float>();
   call.eps = in.norm == nullptr ? 0.0f : in.norm->eps;
   const int64_t blocks = cuda::step_product_blocks(call);
-  if (blocks > kBlocksOfAProcessor * work.multiprocessors_ || blocks * front.k > kMostColumns ||
+  const int64_t columns = blocks * front.k * (halves ? m : 1);
+  if (blocks > kBlocksOfAProcessor * work.multiprocessors_ || columns > kMostColumns ||
       !cuda::takes_step_products(call)) {
     call.rows = call.norm = nullptr;
     if (!cuda::takes_step_products(call)) return false;
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, in, front, true, 0, m, work));
-    LOWBIT_TRY(quantize(front, x, m, work));
+    LOWBIT_TRY(halves ? halve(front, x, m, work) : quantize(front, x, m, work));
   }
   LOWBIT_TRY(cuda::step_products(call));
   return true;

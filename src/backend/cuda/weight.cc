@@ -25,7 +25,8 @@ bool runs_halves(const QTensor& w, const XSpec& x) {
   return x.activation == Activation::kF32 && x.rounding.halves != Halves::kNone && takes_halves(w);
 }
 std::string about_halves(Halves halves) {
-  return fmt::format("{} activations: tensor cores, sums within a bound", halves_name(halves));
+  return fmt::format("{} activations: tensor cores, sums within a bound; up to 8 rows with their norm in one launch",
+                     halves_name(halves));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/reciprocal.cuh"
 
 namespace lowbit::cuda {
 
@@ -25,8 +26,7 @@ __device__ __forceinline__ void put_norm_columns(float* row, int column, const f
 
 /// n / d rounded once, as the division does it where nothing is close to the ends of the exponents; no branch.
 __device__ __forceinline__ float quotient(float n, float d) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+  float r = reciprocal_estimate(d);
   r = __fmaf_rn(r, __fmaf_rn(-d, r, 1.0f), r);
   float q = __fmul_rn(n, r);
   q = __fmaf_rn(__fmaf_rn(-d, q, n), r, q);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/bit_step.h"
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/half_step.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
@@ -133,7 +134,7 @@ const void* kernel_of(int bits, bool streams) {
 }  // namespace
 
 bool takes_step_products(const StepProducts& call) {
-  if (takes_bit_step(call)) return true;
+  if (takes_bit_step(call) || takes_half_step(call)) return true;
   const int64_t m = call.parts[0].m;
   if (call.kernel->instance == nullptr || m < 1 || m > kMostStepRows) return false;
   for (int i = 0; i < call.count; ++i)
@@ -149,6 +150,7 @@ bool takes_step_products(const StepProducts& call) {
 
 int64_t step_product_blocks(const StepProducts& call) {
   if (takes_bit_step(call)) return bit_step_blocks(call);
+  if (takes_half_step(call)) return half_step_blocks(call);
   Device device{};
   (void)current_device(&device);  // takes_step_products() says no where there is none
   return grid_of(args_of(call), device);
@@ -156,6 +158,7 @@ int64_t step_product_blocks(const StepProducts& call) {
 
 Status step_products(const StepProducts& call) {
   if (takes_bit_step(call)) return bit_step_products(call);
+  if (takes_half_step(call)) return half_step_products(call);
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call);

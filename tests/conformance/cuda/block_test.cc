@@ -6,6 +6,7 @@
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/exact_product_checks.h"
+#include "tests/conformance/half_step_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
@@ -22,6 +23,11 @@ TEST(Blocks, Products) {
 TEST(Blocks, ExactProducts) {
   LOWBIT_NEEDS_GPU();
   check_exact_product_all(400, 1500);
+}
+
+TEST(Blocks, HalfSteps) {
+  LOWBIT_NEEDS_GPU();
+  check_half_step_all(400, 3000);
 }
 
 TEST(Blocks, Gram) {

@@ -118,7 +118,7 @@ inline void enter() {
 
 namespace lowbit::cuda {
 
-inline dim3 threadIdx, blockIdx;
+inline dim3 threadIdx, blockIdx, gridDim;
 
 }  // namespace lowbit::cuda
 
@@ -152,6 +152,9 @@ inline float __shfl_down_sync(unsigned, float v, int delta, int width) {
 inline unsigned __shfl_xor_sync(unsigned, unsigned v, int mask, int) {
   return std::bit_cast<unsigned>(exchange(std::bit_cast<float>(v), static_cast<int>(threadIdx.x % 32) ^ mask));
 }
+inline float __shfl_xor_sync(unsigned, float v, int mask) {
+  return exchange(v, static_cast<int>(threadIdx.x % 32) ^ mask);
+}
 inline unsigned long long __shfl_xor_sync(unsigned mask, unsigned long long v, int by, int width) {
   const unsigned high = __shfl_xor_sync(mask, static_cast<unsigned>(v >> 32), by, width);
   return static_cast<unsigned long long>(high) << 32 | __shfl_xor_sync(mask, static_cast<unsigned>(v), by, width);
@@ -180,6 +183,13 @@ inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __double2float_rn(double v) { return static_cast<float>(v); }
 inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
 inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
+  const unsigned long long both = static_cast<unsigned long long>(b) << 32 | a;
+  unsigned bytes = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    bytes |= static_cast<unsigned>(both >> (8 * (which >> (4 * i) & 7u)) & 0xffu) << (8 * i);
+  return bytes;
+}
 inline unsigned long long atomicMin(unsigned long long* to, unsigned long long v) {
   const auto before = *to;
   *to = std::min(before, v);
@@ -210,6 +220,7 @@ inline void run_blocks(const std::function<void()>& body, dim3 grid, dim3 block)
   m.body = body;
   m.fibers.resize(block.x);
   m.lanes.resize(block.x);
+  gridDim = grid;
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {

@@ -54,6 +54,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/pack_pages.cu"
 #include "kernels/cuda/block/row_codes.cu"
 #include "kernels/cuda/block/sample.cu"
+#include "kernels/cuda/half_step.cu"
 // Behind it: both are on sample.cuh.
 #include "kernels/cuda/block/logprobs.cu"
 #include "kernels/cuda/block/steps.cu"

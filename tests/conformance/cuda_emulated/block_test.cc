@@ -8,6 +8,7 @@
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/exact_product_checks.h"
+#include "tests/conformance/half_step_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
@@ -19,6 +20,8 @@ namespace {
 TEST(BlocksOnFibers, Products) { check_matmuls(60, 130); }
 
 TEST(BlocksOnFibers, ExactProducts) { check_exact_product_all(120, 700); }
+
+TEST(BlocksOnFibers, HalfSteps) { check_half_step_all(60, 700); }
 
 TEST(BlocksOnFibers, Gram) {
   for (const auto& [rows, k, chunk] : {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {64, 300, 64}})

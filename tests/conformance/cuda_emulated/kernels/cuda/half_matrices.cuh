@@ -25,19 +25,24 @@ inline const OperandsOfLane& operands_of_lane(int lane) { return operands_of[thr
 
 inline float half_of(uint32_t pair, int which) { return f16_to_f32(static_cast<uint16_t>(pair >> (16 * which))); }
 
-inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+/// c[16, 8] += a[16, 16] b[16, 8]; `element`: of a pair of 16 bits.
+template <class Element>
+void multiply_pairs(float (&c)[4], const uint32_t* a, uint32_t b0, uint32_t b1, const Element& element) {
   operands_of[threadIdx.x] = {{a[0], a[1], a[2], a[3]}, {b0, b1}, nullptr};
   __syncwarp();
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4, column = lane % 4 * 2 + i % 2;
     for (int k = 0; k < 16; ++k) {
-      const float x = half_of(operands_of_lane(row * 4 + k % 8 / 2).a[i / 2 + k / 8 * 2], k % 2);
-      const float y = half_of(operands_of_lane(column * 4 + k % 8 / 2).b[k / 8], k % 2);
+      const float x = element(operands_of_lane(row * 4 + k % 8 / 2).a[i / 2 + k / 8 * 2], k % 2);
+      const float y = element(operands_of_lane(column * 4 + k % 8 / 2).b[k / 8], k % 2);
       c[i] = std::fmaf(x, y, c[i]);
     }
   }
   __syncwarp();
+}
+inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  multiply_pairs(c, a, b0, b1, half_of);
 }
 inline void load_any_matrices(uint32_t (&to)[4], const void* row, bool transposed) {
   operands_of[threadIdx.x].row = row;
