@@ -21,10 +21,20 @@ struct Descriptor {
   }
 };
 
+// A pipe's first bytes, without waiting for somebody to open its other end; what is written behind them is waited for.
+ssize_t read_first(int fd, char* to, size_t size) {
+  ssize_t n = ::read(fd, to, size);
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0) fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) n = ::read(fd, to, size);
+  return n;
+}
+
 }  // namespace
 
 Result<std::string> read_text(const std::string& path) {
-  const Descriptor file{path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const bool is_stdin = path == "-";
+  const Descriptor file{is_stdin ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0)
     return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, path, std::strerror(errno), "a text file");
   // A terminal and /dev/null end; /dev/zero and its like never do.
@@ -38,8 +48,11 @@ Result<std::string> read_text(const std::string& path) {
   std::string text;
   if (sized) text.reserve(std::min(most, static_cast<size_t>(info.st_size)) + 1);
   char chunk[1 << 16];
-  while (true) {
-    const ssize_t n = ::read(file.fd, chunk, sizeof chunk);
+  for (bool first = !is_stdin;; first = false) {
+    const ssize_t n = first ? read_first(file.fd, chunk, sizeof chunk) : ::read(file.fd, chunk, sizeof chunk);
+    if (n == 0 && first && S_ISFIFO(info.st_mode))
+      return fail(ErrorCode::kInvalidArgument, path, "a pipe that nobody writes to",
+                  "a text file or a pipe with a text", "start its writer first, or use --file - for stdin");
     if (n == 0) return text;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail(ErrorCode::kIo, path, std::strerror(errno), "a text file");

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "generation_options.h"
 #include "lowbit/model.h"
@@ -22,6 +24,63 @@ struct TokenizeArguments {
   bool decode = false;
   EncodeOptions encode;
 };
+
+// A token's piece as it is printed. A text of millions of tokens has few of them.
+class Pieces {
+ public:
+  Pieces(const Tokenizer& tokenizer, std::string (*print)(std::string_view)) : tokenizer_(tokenizer), print_(print) {}
+
+  const std::string& of(TokenId id) {
+    const auto [it, is_new] = printed_.try_emplace(id);
+    if (is_new) it->second = print_(tokenizer_.piece(id));
+    return it->second;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string (*print_)(std::string_view);
+  std::unordered_map<TokenId, std::string> printed_;
+};
+
+// stdout, a little at a time.
+class Output {
+ public:
+  explicit Output(Console& console) : console_(console) {}
+  template <class... Args>
+  void put(fmt::format_string<Args...> format, const Args&... args) {
+    fmt::vformat_to(std::back_inserter(buffer_), format, fmt::make_format_args(args...));
+    if (buffer_.size() >= kFlushBytes) flush();
+  }
+  void flush() {
+    console_.write_out(buffer_);
+    buffer_.clear();
+  }
+
+ private:
+  static constexpr size_t kFlushBytes = size_t{1} << 16;
+  Console& console_;
+  std::string buffer_;
+};
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// As Console::put_json prints it, without a tree of all tokens.
+void write_json(Console& console, const Tokenizer& tokenizer, const std::vector<TokenId>& ids, std::string_view text) {
+  Pieces pieces(tokenizer, json_text);
+  Output out(console);
+  const auto list = [&](const char* name, auto element) {
+    out.put("  \"{}\": [", name);
+    for (size_t i = 0; i < ids.size(); ++i) out.put("{}\n    {}", i == 0 ? "" : ",", element(ids[i]));
+    out.put("{}],\n", ids.empty() ? "" : "\n  ");
+  };
+  out.put("{{\n");
+  list("ids", [](TokenId id) { return id; });
+  list("pieces", [&](TokenId id) -> const std::string& { return pieces.of(id); });
+  out.put("  \"text\": {}\n}}\n", json_text(text));
+  out.flush();
+}
 
 Status tokenize_action(Console& console, TokenizeArguments& arguments) {
   std::string text = arguments.text;
@@ -47,14 +106,13 @@ Status tokenize_action(Console& console, TokenizeArguments& arguments) {
     if (!encoded) return tl::unexpected(encoded.error());
     ids = std::move(*encoded);
   }
-  std::vector<std::string> pieces;
-  for (const TokenId id : ids) pieces.emplace_back(tokenizer->piece(id));
   if (console.json()) {
-    console.put_json({{"ids", ids}, {"pieces", pieces}, {"text", text}});
+    write_json(console, *tokenizer, ids, text);
   } else if (!arguments.decode) {
-    std::string lines;
-    for (size_t i = 0; i < ids.size(); ++i) lines += fmt::format("{:>8}  {}\n", ids[i], in_quotes(pieces[i]));
-    console.print("{}", lines);
+    Pieces pieces(*tokenizer, in_quotes);
+    Output out(console);
+    for (const TokenId id : ids) out.put("{:>8}  {}\n", id, pieces.of(id));
+    out.flush();
     console.note("{} tokens", ids.size());
   }
   return {};

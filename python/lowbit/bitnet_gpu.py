@@ -20,6 +20,7 @@ import numpy as np
 from .errors import LowbitError
 from .replace_directory import replace_directory
 from .safetensors_file import SafetensorsFile, write_safetensors
+from .small_files import read_text
 
 GPU_FILE, HF_FILE = "model_state_int2.safetensors", "model.safetensors"
 FUSED = {"attention.wqkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attention.wo": ("self_attn.o_proj",),
@@ -72,7 +73,7 @@ class _Model:
     def __init__(self, folder: Path) -> None:
         self.where = str(folder / "config.json")
         try:
-            self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            self.config = json.loads(read_text(folder / "config.json"))
             read = {key: self.config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "model_type")}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LowbitError(self.where, f"{type(error).__name__} {error}"[:100], "a BitNet model's config.json") from None

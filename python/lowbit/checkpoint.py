@@ -15,6 +15,7 @@ from .errors import CorruptFile, LowbitError, Unsupported
 from .formats import code_values, find_format, unpack
 from .replace_directory import replace_directory
 from .safetensors_file import SafetensorsFile, to_f32, write_safetensors
+from .small_files import read_text
 
 FORMAT_VERSION = 1
 SUPER_GROUP = 16
@@ -187,7 +188,7 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         try:
-            self.config = json.loads((self.path / "config.json").read_text())
+            self.config = json.loads(read_text(self.path / "config.json"))
         except OSError:
             raise LowbitError(self.path, "no config.json", "a checkpoint directory") from None
         except (ValueError, RecursionError) as error:
@@ -377,4 +378,4 @@ def write_checkpoint(target: str | os.PathLike[str], config: dict, tensors: dict
 def side_files(directory: str | os.PathLike[str]) -> dict[str, str]:
     """Tokenizer and generation files of a model directory: file name -> text."""
     found = [name for name in SIDE_FILES if (Path(directory) / name).is_file()]
-    return {name: (Path(directory) / name).read_text(encoding="utf-8") for name in found}
+    return {name: read_text(Path(directory) / name) for name in found}

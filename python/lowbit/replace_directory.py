@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from .errors import LowbitError
+from .small_files import read_text
 
 KNOWN_SUFFIXES = {".json", ".safetensors", ".jinja", ".txt", ".md", ".model"}
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -19,7 +20,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 def is_checkpoint(path) -> bool:
     try:
-        return json.loads((Path(path) / "config.json").read_text())["quantization_config"]["quant_method"] == "lowbit"
+        return json.loads(read_text(Path(path) / "config.json"))["quantization_config"]["quant_method"] == "lowbit"
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -10,6 +10,7 @@ import os
 import numpy as np
 
 from .errors import CorruptFile
+from .small_files import open_regular
 
 DTYPES = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "BF16": "<u2", "I16": "<i2", "U8": "u1", "I8": "i1",
           "BOOL": "u1"}
@@ -22,7 +23,7 @@ class SafetensorsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
         size = os.path.getsize(path)
-        with open(path, "rb") as f:
+        with open_regular(path) as f:
             length = int.from_bytes(f.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
                 raise CorruptFile(self.path, f"a header of {length} bytes in a file of {size}", "a safetensors file")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .errors import LowbitError
 from .recover.arguments import add_sampling, old_name, say_renamed, size
+from .small_files import read_text
 
 IDS = 8192  # decoded at a time
 
@@ -39,7 +40,7 @@ def written(sequences, folder, tokenizer) -> str:
 
     file = Path(folder) / "tokenizer.json"
     try:
-        added = json.loads(file.read_text(encoding="utf-8")).get("added_tokens") or []
+        added = json.loads(read_text(file)).get("added_tokens") or []
         special = [token["id"] for token in added if token.get("special")]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise LowbitError(file, "no list of added tokens", "one, to leave special tokens out", "write .npz")

@@ -14,6 +14,7 @@ from .checkpoint import Checkpoint
 from .errors import CorruptFile, LowbitError, Unsupported
 from .replace_directory import is_checkpoint
 from .safetensors_file import SafetensorsFile, to_f32
+from .small_files import read_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _checkpoint(path) -> Model:
 
 
 def _huggingface(path) -> Model:
-    config = json.loads((path / "config.json").read_text())
+    config = json.loads(read_text(path / "config.json"))
     files = [SafetensorsFile(file) for file in sorted(path.glob("*.safetensors"))]
     if not files:
         raise LowbitError(path, "no safetensors file", "the weights of a model")

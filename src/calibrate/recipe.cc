@@ -4,30 +4,17 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include "arch/names.h"
 #include "base/try.h"
+#include "io/mapped_file.h"
 
 namespace lowbit {
 namespace {
 
 constexpr int64_t kDefaultGroupSize = 64;
-constexpr size_t kMaxRecipeBytes = 1 << 20;
-
-Result<std::string> read_recipe(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(ErrorCode::kNotFound, path, std::strerror(errno), "a recipe file");
-  std::string text(kMaxRecipeBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad()) return fail(ErrorCode::kIo, path, std::strerror(errno));
-  if (text.size() > kMaxRecipeBytes)
-    return fail(ErrorCode::kInvalidArgument, path, "over 1 MiB", "a recipe of one rule per line");
-  return text;
-}
+constexpr int64_t kMaxRecipeBytes = 1 << 20;
 
 std::vector<std::string> split_words(const std::string& line) {
   std::istringstream in(line.substr(0, line.find('#')));
@@ -136,7 +123,7 @@ Result<Recipe> Recipe::make(const QuantizeOptions& options) {
   recipe.embedding_ = options.embedding;
   recipe.head_ = options.head;
   if (!options.recipe_file.empty()) {
-    LOWBIT_TRY_ASSIGN(const std::string text, read_recipe(options.recipe_file));
+    LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.recipe_file, kMaxRecipeBytes));
     std::istringstream lines(text);
     int number = 0;
     for (std::string line; std::getline(lines, line);) {

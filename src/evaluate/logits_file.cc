@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "io/posix_file.h"
 #include "ops/log_softmax.h"
 
 namespace lowbit {
@@ -76,8 +77,12 @@ Status LogitsWriter::finish() {
 Result<LogitsReader> LogitsReader::open(const std::string& path) {
   LogitsReader reader;
   reader.path_ = path;
-  reader.file_.reset(std::fopen(path.c_str(), "rb"));
-  if (!reader.file_) return system_error(path);
+  LOWBIT_TRY_ASSIGN(const int descriptor, open_regular(path));
+  reader.file_.reset(fdopen(descriptor, "rb"));
+  if (!reader.file_) {
+    close(descriptor);
+    return system_error(path);
+  }
   struct stat info = {};
   if (fstat(fileno(reader.file_.get()), &info) != 0) return system_error(path);
 

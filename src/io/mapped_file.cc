@@ -1,6 +1,5 @@
 #include "io/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "io/lost_pages.h"
+#include "io/posix_file.h"
 
 namespace lowbit {
 namespace {
@@ -24,18 +24,11 @@ struct OpenFile {
   }
 };
 
-Status open_regular(const std::string& path, OpenFile* file) {
-  // O_NONBLOCK: opening a named pipe must not wait for a writer.
-  file->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file->fd < 0) {
-    const bool missing = errno == ENOENT || errno == ENOTDIR;
-    return fail(missing ? ErrorCode::kNotFound : ErrorCode::kIo, path, std::strerror(errno), "a readable file");
-  }
-  struct stat st {};
-  if (fstat(file->fd, &st) != 0) return fail(ErrorCode::kIo, path, std::strerror(errno), "a readable file");
-  if (S_ISDIR(st.st_mode)) return fail(ErrorCode::kInvalidArgument, path, "a directory", "a file");
-  if (!S_ISREG(st.st_mode)) return fail(ErrorCode::kIo, path, "a device or pipe", "a regular file");
-  file->size = st.st_size;
+Status open_sized(const std::string& path, OpenFile* file) {
+  LOWBIT_TRY_ASSIGN(file->fd, open_regular(path));
+  struct stat info = {};
+  if (fstat(file->fd, &info) != 0) return fail(ErrorCode::kIo, path, std::strerror(errno), "a readable file");
+  file->size = info.st_size;
   return {};
 }
 
@@ -80,7 +73,7 @@ Result<std::span<std::byte>> copy_of(const OpenFile& file, const std::string& pa
 
 Result<std::shared_ptr<MappedFile>> MappedFile::open(const std::string& path) {
   OpenFile file;
-  LOWBIT_TRY(open_regular(path, &file));
+  LOWBIT_TRY(open_sized(path, &file));
   if (file.size == 0) return fail(ErrorCode::kCorrupt, path, "an empty file", "at least one byte");
   const auto size = static_cast<size_t>(file.size);
   if (size > kCopiedBytes) {
@@ -126,7 +119,7 @@ void MappedFile::release(uint64_t offset, uint64_t size) const {
 
 Result<std::string> read_text_file(const std::string& path, int64_t limit_bytes) {
   OpenFile file;
-  LOWBIT_TRY(open_regular(path, &file));
+  LOWBIT_TRY(open_sized(path, &file));
   if (file.size > limit_bytes)
     return fail(ErrorCode::kUnsupported, path, std::to_string(file.size) + " bytes",
                 "at most " + std::to_string(limit_bytes));

@@ -2,12 +2,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/try.h"
 #include "io/replace_file.h"
@@ -26,6 +28,26 @@ Result<int> create_file(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return io_error(path, "a file that can be written");
   return fd;
+}
+
+Result<int> open_regular(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    const bool missing = errno == ENOENT || errno == ENOTDIR;
+    return fail(missing ? ErrorCode::kNotFound : ErrorCode::kIo, path, std::strerror(errno), "a readable file");
+  }
+  struct stat info = {};
+  Status regular;
+  if (fstat(fd, &info) != 0) {
+    regular = fail(ErrorCode::kIo, path, std::strerror(errno), "a readable file");
+  } else if (S_ISDIR(info.st_mode)) {
+    regular = fail(ErrorCode::kInvalidArgument, path, "a directory", "a file");
+  } else if (!S_ISREG(info.st_mode)) {
+    regular = fail(ErrorCode::kIo, path, "a device or pipe", "a regular file");
+  }
+  if (regular) return fd;
+  close(fd);
+  return tl::unexpected<Error>(std::move(regular.error()));
 }
 
 Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {

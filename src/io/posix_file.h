@@ -17,6 +17,10 @@ tl::unexpected<Error> io_error(const std::string& path, const char* wanted);
 /// A new or emptied file for writing (0666 & ~umask), close-on-exec. Returns the descriptor.
 Result<int> create_file(const std::string& path);
 
+/// A regular file for reading, close-on-exec; opening a pipe does not wait for its writer. Returns the descriptor.
+/// Errors: kNotFound, kInvalidArgument (a directory), kIo (permission, a device or pipe).
+Result<int> open_regular(const std::string& path);
+
 /// All of `bytes`, however often the system writes less.
 Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path);
 

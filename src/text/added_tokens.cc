@@ -1,12 +1,13 @@
 #include "text/added_tokens.h"
 
+#include "base/try.h"
 #include "text/utf8.h"
 
 namespace lowbit::text {
 namespace {
 
 constexpr std::size_t kEdgeBytes = 80;  // an entry of the map, its bucket and a node
-constexpr std::size_t kEdgeSteps = 16, kMatchBytes = 48;
+constexpr std::size_t kEdgeSteps = 16;
 
 bool ends_with_word(std::string_view s) {
   return !s.empty() && is_word_character(decode_utf8(s, last_character(s)).value);
@@ -67,8 +68,8 @@ std::pair<AddedTokenMatcher::Match, std::size_t> AddedTokenMatcher::longest_at(s
   return {best, i - at + 1};
 }
 
-Status AddedTokenMatcher::find_all(std::string_view text, const std::vector<AddedToken>& tokens, Budget& budget,
-                                   std::vector<Match>& matches) const {
+Status AddedTokenMatcher::for_each_match(std::string_view text, const std::vector<AddedToken>& tokens, Budget& budget,
+                                         const UseMatch& use) const {
   if (empty()) return {};
   std::size_t taken = 0;  // everything before belongs to a match
   for (std::size_t at = 0; at < text.size();) {
@@ -90,8 +91,7 @@ Status AddedTokenMatcher::find_all(std::string_view text, const std::vector<Adde
     if (token.lstrip) match.range.begin -= space_before(text.substr(taken, match.range.begin - taken));
     if (token.rstrip) at = match.range.end += space_after(text.substr(match.range.end));
     taken = match.range.end;
-    if (!budget.spend_bytes(kMatchBytes)) return budget.status("tokenizer added tokens");
-    matches.push_back(match);
+    LOWBIT_TRY(use(match));
   }
   return {};
 }

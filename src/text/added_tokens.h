@@ -2,6 +2,7 @@
 // Finds added tokens in a text: the leftmost match, of those the longest, as Hugging Face's tokenizers does.
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -24,10 +25,12 @@ class AddedTokenMatcher {
     std::int32_t index = -1;
   };
 
-  /// Appends the matches in text, not overlapping. `tokens` gives the flags (lstrip, rstrip, single_word) by index.
+  using UseMatch = std::function<Status(const Match&)>;
+  /// Calls `use` with the matches in text from left to right, which do not overlap; its first error ends the search.
+  /// `tokens` gives the flags (lstrip, rstrip, single_word) by index.
   /// Errors: kInvalidArgument: the budget is exhausted.
-  Status find_all(std::string_view text, const std::vector<AddedToken>& tokens, Budget& budget,
-                  std::vector<Match>& matches) const;
+  Status for_each_match(std::string_view text, const std::vector<AddedToken>& tokens, Budget& budget,
+                        const UseMatch& use) const;
 
  private:
   struct Node {

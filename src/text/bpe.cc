@@ -4,9 +4,13 @@
 #include <bit>
 #include <functional>
 
+#include "text/long_word.h"
+
 namespace lowbit::text {
 namespace {
 
+// From here on a heap's misses of the cache cost more than a list for each rank.
+constexpr std::size_t kLongWord = 8192, kRanksPerSymbol = 16;
 constexpr std::uint64_t kFree = ~std::uint64_t{0};  // ids are not negative, so no pair has this key
 
 std::uint64_t key_of(TokenId left, TokenId right) {
@@ -36,6 +40,7 @@ void MergeTable::insert(TokenId left, TokenId right, Merge merge) {
   if (size_ * 2 >= slots_.size()) grow();
   Slot& slot = slots_[slot_of(key_of(left, right))];
   size_ += slot.key == kFree;
+  rank_end_ = std::max(rank_end_, merge.rank + 1);
   slot = {key_of(left, right), merge};
 }
 
@@ -57,6 +62,15 @@ void BpeScratch::consider(const MergeTable& table, const std::vector<TokenId>& s
 }
 
 void BpeScratch::merge_word(const MergeTable& table, std::vector<TokenId>& symbols) {
+  const std::size_t n = symbols.size();
+  if (n >= kLongWord && n >= static_cast<std::size_t>(table.rank_end()) / kRanksPerSymbol) {
+    LongWord(table, symbols).merge();
+  } else {
+    merge_by_heap(table, symbols);
+  }
+}
+
+void BpeScratch::merge_by_heap(const MergeTable& table, std::vector<TokenId>& symbols) {
   const auto n = static_cast<std::int32_t>(symbols.size());
   if (n < 2) return;
   constexpr TokenId kGone = -2;

@@ -1,5 +1,6 @@
 #pragma once
-// Byte pair encoding: the merges of a vocabulary and the loop that applies them, O(n log n) in the word's length.
+// Byte pair encoding: the merges of a vocabulary and the loop that applies them, O(n log n) in the word's length; long
+// words go to text/long_word.h.
 
 #include <cstdint>
 #include <vector>
@@ -21,6 +22,8 @@ class MergeTable {
   void insert(TokenId left, TokenId right, Merge merge);
   const Merge* find(TokenId left, TokenId right) const;
   std::size_t size() const { return size_; }
+  /// All ranks are below it.
+  std::int32_t rank_end() const { return rank_end_; }
 
  private:
   struct Slot {
@@ -32,14 +35,17 @@ class MergeTable {
 
   std::vector<Slot> slots_;  // open addressing, a power of two
   std::size_t size_ = 0;
+  std::int32_t rank_end_ = 0;
 };
 
 /// Working memory of merge_word; one per thread.
 class BpeScratch {
  public:
   /// Merges the symbols of one word as far as the table goes; the result replaces `symbols`.
-  /// Symbols below 0 never merge.
+  /// Symbols below 0 never merge; none is below -2^30. Ranks are not negative.
   void merge_word(const MergeTable& table, std::vector<TokenId>& symbols);
+  /// merge_word with a heap, whatever the word's length.
+  void merge_by_heap(const MergeTable& table, std::vector<TokenId>& symbols);
 
  private:
   struct Candidate {

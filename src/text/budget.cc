@@ -15,8 +15,10 @@ namespace {
 constexpr std::size_t kFileBytes = std::size_t{64} << 20, kSpecBytes = std::size_t{112} << 20, kBytesPerFileByte = 4;
 constexpr std::size_t kMostSizeThatCounts = std::size_t{8} << 20;
 constexpr std::size_t kFileSteps = std::size_t{1} << 29, kStepsPerFileByte = 64;
-// A text of one word per character takes 320 bytes per byte in five steps of splitting.
-constexpr std::size_t kTextBytes = std::size_t{128} << 20, kBytesPerTextByte = 512;
+// One word without merges takes 16 bytes for each of its bytes, its ids 8. Up to 10 MB the limit keeps to the text and
+// 256 MiB.
+constexpr std::size_t kTextBytes = std::size_t{56} << 20, kBytesPerTextByte = 20, kMoreBytesPerTextByte = 16;
+constexpr std::size_t kBytesOfSmallText = 10'000'000;
 constexpr std::size_t kTextSteps = std::size_t{1} << 28, kStepsPerTextByte = 1024;
 // Patterns of real models take 20 to 50 ns per byte.
 constexpr double kPatternSeconds = 1, kPatternSecondsPerByte = 2e-6;
@@ -41,7 +43,9 @@ Budget Budget::of_spec(std::size_t bytes) {
 }
 
 Budget Budget::of_text(std::size_t bytes) {
-  return {ErrorCode::kInvalidArgument, bytes, line(kTextBytes, kBytesPerTextByte, bytes),
+  const std::size_t more = bytes - std::min(bytes, kBytesOfSmallText);
+  return {ErrorCode::kInvalidArgument, bytes,
+          line(line(kTextBytes, kBytesPerTextByte, bytes), kMoreBytesPerTextByte, more),
           line(kTextSteps, kStepsPerTextByte, bytes),
           kPatternSeconds + kPatternSecondsPerByte * static_cast<double>(bytes)};
 }

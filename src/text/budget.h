@@ -18,13 +18,15 @@ class Budget {
   /// For one call on a text of that size. Exhausted: kInvalidArgument.
   static Budget of_text(std::size_t bytes);
 
-  /// Memory, counted when it is made and never given back. False once the budget is exhausted.
+  /// Memory, counted when it is made. False once the budget is exhausted.
   bool spend_bytes(std::size_t n) { return spend(bytes_, n, "memory"); }
   /// Work; a step is about a nanosecond, such as a byte copied or compared.
   bool spend_steps(std::size_t n) { return spend(steps_, n, "steps"); }
   /// Spends n times `each`.
   bool spend_bytes(std::size_t n, std::size_t each) { return spend_product(bytes_, n, each, "memory"); }
   bool spend_steps(std::size_t n, std::size_t each) { return spend_product(steps_, n, each, "steps"); }
+  /// Memory that was spent and is free again.
+  void give_back(std::size_t n) { bytes_ += n; }
   bool exhausted() const { return exhausted_ != nullptr; }
 
   /// CPU time for regular expressions, whose steps cannot be counted from outside. Starts counting at the first call.

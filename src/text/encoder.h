@@ -9,7 +9,7 @@
 
 #include "text/bpe.h"
 #include "text/budget.h"
-#include "text/regex.h"
+#include "text/pre_tokenizer.h"
 #include "text/tokenizer_impl.h"
 
 namespace lowbit::text {
@@ -33,13 +33,16 @@ class Encoder {
                     std::vector<TokenId>& out);
   Status encode_normalized(std::string_view text, bool with_prefix, bool at_start, std::vector<TokenId>& out);
   Status encode_word(std::string_view word, std::vector<TokenId>& out);
+  bool append(const std::vector<TokenId>& ids, std::vector<TokenId>& out);
+  template <class Gap>
+  Status cut_at_added(const AddedTokenMatcher& matcher, std::string_view text, std::vector<TokenId>& out, Gap gap);
   void byte_symbols(std::string_view word);
   void character_symbols(std::string_view word);
   void push_unknown();
 
   const Tokenizer::Impl& t_;
   Budget budget_;
-  RegexScratch regex_;
+  PreTokenizerScratch scratch_;
   BpeScratch bpe_;
   std::vector<TokenId> symbols_;
   bool remember_;

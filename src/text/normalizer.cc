@@ -16,8 +16,8 @@ namespace {
 
 using NormalizerKind = NormalizerStep::Kind;
 
-constexpr std::size_t kReplacedMatchBytes = 32;                                     // in a growing list
-constexpr std::size_t kUnicodeSteps = 32, kUnicodeBytes = 32, kLowercaseSteps = 8;  // per byte
+constexpr std::size_t kReplaceSteps = 16;
+constexpr std::size_t kUnicodeSteps = 32, kUnicodeBytes = 8, kLowercaseSteps = 8;  // per byte
 
 // Whether a character is moved, or is made of characters that are moved, when marks are put in canonical order.
 bool is_mark(char32_t c) {
@@ -41,19 +41,32 @@ bool is_ascii(std::string_view s) {
   return std::all_of(s.begin(), s.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 
+// Memory of utf8proc_map: four bytes for each character of the decomposed text, in which a character may be 18 for
+// compatibility and otherwise takes twice the bytes that it had.
+Result<std::size_t> unicode_bytes(std::string_view text, int options) {
+  if ((options & UTF8PROC_COMPAT) == 0) return text.size() * kUnicodeBytes;
+  const utf8proc_ssize_t characters = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                                         static_cast<utf8proc_ssize_t>(text.size()), nullptr, 0,
+                                                         static_cast<utf8proc_option_t>(options));
+  if (characters < 0) return fail(ErrorCode::kInvalidArgument, "normalizer", utf8proc_errmsg(characters), "UTF-8 text");
+  return (static_cast<std::size_t>(characters) + 1) * sizeof(utf8proc_int32_t);
+}
+
 Result<std::string> unicode_form(std::string_view text, NormalizerKind kind, Budget& budget) {
   if (is_ascii(text)) return std::string(text);
-  if (!budget.spend_steps(text.size(), kUnicodeSteps) || !budget.spend_bytes(text.size(), kUnicodeBytes) ||
-      !budget.spend_steps(sorting_steps(text), 4))
+  if (!budget.spend_steps(text.size(), kUnicodeSteps) || !budget.spend_steps(sorting_steps(text), 4))
     LOWBIT_TRY(budget.status("tokenizer normalizer"));
   int options = UTF8PROC_STABLE;
   options |= (kind == NormalizerKind::kNfc || kind == NormalizerKind::kNfkc) ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (kind == NormalizerKind::kNfkc || kind == NormalizerKind::kNfkd) options |= UTF8PROC_COMPAT;
+  LOWBIT_TRY_ASSIGN(const std::size_t bytes, unicode_bytes(text, options));
+  if (!budget.spend_bytes(bytes)) LOWBIT_TRY(budget.status("tokenizer normalizer"));
   utf8proc_uint8_t* raw = nullptr;
   const utf8proc_ssize_t length =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
                    &raw, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(raw, &std::free);
+  budget.give_back(bytes);
   if (length < 0) return fail(ErrorCode::kInvalidArgument, "normalizer", utf8proc_errmsg(length), "UTF-8 text");
   return std::string(reinterpret_cast<const char*>(raw), static_cast<std::size_t>(length));
 }
@@ -88,37 +101,48 @@ std::string_view strip(std::string_view text, bool left, bool right) {
   return text;
 }
 
-std::string replace_ranges(std::string_view text, const std::vector<Range>& ranges, std::string_view content) {
-  std::string out;
-  std::size_t at = 0;
-  for (const Range& r : ranges) {
-    out.append(text, at, r.begin - at).append(content);
-    at = r.end;
-  }
-  return out.append(text, at);
-}
+// A copy of a text in which ranges are replaced, made from left to right. Charges what it makes.
+class Replaced {
+ public:
+  Replaced(std::string_view text, std::string_view content, Budget& budget)
+      : text_(text), content_(content), budget_(budget) {}
 
-// Charges what replace_ranges makes, which is at most this.
-bool spend_replaced(std::string_view text, const std::vector<Range>& ranges, std::string_view content, Budget& budget) {
-  return budget.spend_bytes(ranges.size(), content.size()) && budget.spend_bytes(text.size()) &&
-         budget.spend_steps(ranges.size(), content.size()) && budget.spend_steps(text.size());
-}
+  /// False when the budget is exhausted.
+  bool replace(Range range) {
+    const std::string_view before = text_.substr(at_, range.begin - at_);
+    at_ = range.end;
+    const std::size_t made = before.size() + content_.size();
+    if (!budget_.spend_bytes(made) || !budget_.spend_steps(made + kReplaceSteps)) return false;
+    out_.append(before).append(content_);
+    return true;
+  }
+
+  /// "" when the budget is exhausted.
+  std::string rest() {
+    const std::string_view behind = text_.substr(at_);
+    if (!budget_.spend_bytes(behind.size()) || !budget_.spend_steps(behind.size())) return {};
+    return std::move(out_.append(behind));
+  }
+
+ private:
+  std::string_view text_, content_;
+  Budget& budget_;
+  std::size_t at_ = 0;
+  std::string out_;
+};
 
 }  // namespace
 
-void find_literal(std::string_view text, std::string_view pattern, Budget& budget, std::vector<Range>& matches) {
+void for_each_literal(std::string_view text, std::string_view pattern, Budget& budget, const UseRange& use) {
   if (!budget.spend_steps(text.size() + pattern.size())) return;
-  for (std::size_t at = 0; (at = find_text(text, pattern, at)) != std::string_view::npos; at += pattern.size()) {
-    if (!budget.spend_bytes(kReplacedMatchBytes)) return;
-    matches.push_back({at, at + pattern.size()});
-  }
+  for (std::size_t at = 0; (at = find_text(text, pattern, at)) != std::string_view::npos; at += pattern.size())
+    if (!use({at, at + pattern.size()})) return;
 }
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to, Budget& budget) {
-  std::vector<Range> matches;
-  find_literal(text, from, budget, matches);
-  if (!spend_replaced(text, matches, to, budget)) return {};
-  return replace_ranges(text, matches, to);
+  Replaced out(text, to, budget);
+  for_each_literal(text, from, budget, [&](Range match) { return out.replace(match); });
+  return out.rest();
 }
 
 Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps, Budget& budget) {
@@ -139,23 +163,26 @@ Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps, B
 
 Result<std::string> Normalizer::replace(const Compiled& compiled, std::string_view text, RegexScratch& scratch,
                                         Budget& budget) {
-  std::vector<Range> matches;
+  Replaced out(text, compiled.step.content, budget);
+  const UseRange use = [&](Range match) { return out.replace(match); };
   if (compiled.regex) {
-    LOWBIT_TRY(compiled.regex->find_all(text, scratch, budget, matches));
+    LOWBIT_TRY(compiled.regex->for_each_match(text, scratch, budget, use));
   } else {
-    find_literal(text, compiled.step.pattern, budget, matches);
+    for_each_literal(text, compiled.step.pattern, budget, use);
   }
-  if (!spend_replaced(text, matches, compiled.step.content, budget))
-    LOWBIT_TRY(budget.status("tokenizer normalizer Replace"));
-  return replace_ranges(text, matches, compiled.step.content);
+  std::string replaced = out.rest();
+  LOWBIT_TRY(budget.status("tokenizer normalizer Replace"));
+  return replaced;
 }
 
 Result<std::string> Normalizer::apply(std::string_view text, bool with_prefix, RegexScratch& scratch,
                                       Budget& budget) const {
   std::string out(text);
+  budget.spend_bytes(out.size());
   for (const Compiled& compiled : steps_) {
     const NormalizerStep& step = compiled.step;
-    if (!budget.spend_bytes(out.size() + step.content.size()) ||
+    const std::size_t before = out.size(), room = before + step.content.size();
+    if (!budget.spend_bytes(room) ||
         !budget.spend_steps(out.size(), step.kind == NormalizerKind::kLowercase ? kLowercaseSteps : 1))
       LOWBIT_TRY(budget.status("tokenizer normalizer"));
     switch (step.kind) {
@@ -177,9 +204,12 @@ Result<std::string> Normalizer::apply(std::string_view text, bool with_prefix, R
         break;
       case NormalizerKind::kReplace: {
         LOWBIT_TRY_ASSIGN(out, replace(compiled, out, scratch, budget));
+        budget.give_back(out.size());  // which is charged below as well
         break;
       }
     }
+    if (!budget.spend_bytes(out.size())) LOWBIT_TRY(budget.status("tokenizer normalizer"));
+    budget.give_back(before + room);
   }
   return out;
 }

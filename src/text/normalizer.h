@@ -17,7 +17,7 @@ class Normalizer {
 
   /// text is valid UTF-8. with_prefix = false leaves out Prepend steps: for text that continues after bytes that are
   /// no UTF-8, where a prefix would not be undone by decode.
-  /// Every step charges the budget with what it reads and makes.
+  /// Every step charges the budget with what it reads and makes; the bytes of the result stay charged.
   Result<std::string> apply(std::string_view text, bool with_prefix, RegexScratch& scratch, Budget& budget) const;
 
   bool empty() const { return steps_.empty(); }
@@ -33,9 +33,9 @@ class Normalizer {
   std::vector<Compiled> steps_;
 };
 
-/// Appends the places of `pattern` (not empty) in text, from left to right, not overlapping. Ends early when the budget
-/// is exhausted.
-void find_literal(std::string_view text, std::string_view pattern, Budget& budget, std::vector<Range>& matches);
+/// Calls `use` with the places of `pattern` (not empty) in text, from left to right, not overlapping. Ends early when
+/// the budget is exhausted, and where `use` returns false.
+void for_each_literal(std::string_view text, std::string_view pattern, Budget& budget, const UseRange& use);
 
 /// Replaces every occurrence of `from` (not empty); "" when the budget is exhausted.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to, Budget& budget);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 #include "base/try.h"
 #include "text/normalizer.h"
@@ -14,101 +14,56 @@ namespace {
 using PreTokenizerKind = PreTokenizerStep::Kind;
 using Prepend = PreTokenizerStep::Prepend;
 
-constexpr std::size_t kRangeBytes = 64;  // of lists that grow: matches, pieces, words
-constexpr std::size_t kRangeSteps = 16;
+constexpr std::size_t kWordSteps = 16;
+constexpr std::size_t kWordsAtATime = 8192;  // so that patterns and merges find their code and tables in the cache
 
 constexpr const char* kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 
-struct Piece {
-  Range range;
-  bool is_match = false;
-};
+// Joins matches and what lies between them to words as a behavior asks, and uses each word once it is whole.
+class Pieces {
+ public:
+  Pieces(SplitBehavior behavior, const UseRange& use) : behavior_(behavior), use_(use) {}
 
-// Matches and what lies between them, without gaps; pieces may be empty only by being left out.
-std::vector<Piece> cut_at(Range whole, const std::vector<Range>& matches, bool invert) {
-  std::vector<Piece> pieces;
-  std::size_t at = whole.begin;
-  for (const Range& m : matches) {
-    if (m.begin > at) pieces.push_back({{at, m.begin}, invert});
-    pieces.push_back({m, !invert});
-    at = m.end;
-  }
-  if (whole.end > at) pieces.push_back({{at, whole.end}, invert});
-  return pieces;
-}
-
-void merge_pieces(const std::vector<Piece>& pieces, SplitBehavior behavior, std::vector<Range>& out) {
-  const std::size_t first = out.size();
-  bool previous_match = false, open = false;  // open: a match that waits for its successor
-  for (const auto& [range, is_match] : pieces) {
-    const bool has_previous = out.size() > first;
-    switch (behavior) {
-      case SplitBehavior::kIsolated:
-        out.push_back(range);
-        break;
-      case SplitBehavior::kRemoved:
-        if (!is_match) out.push_back(range);
-        break;
-      case SplitBehavior::kContiguous:
-        if (has_previous && is_match == previous_match) {
-          out.back().end = range.end;
-        } else {
-          out.push_back(range);
-        }
-        break;
-      case SplitBehavior::kMergedWithPrevious:
-        if (is_match && !previous_match && has_previous) {
-          out.back().end = range.end;
-        } else {
-          out.push_back(range);
-        }
-        break;
-      case SplitBehavior::kMergedWithNext:
-        if (open && !is_match) {
-          out.back().end = range.end;
-        } else {
-          out.push_back(range);
-        }
-        open = is_match;
-        break;
+  /// As `use`: false ends it.
+  bool add(Range piece, bool is_match) {
+    if (piece.size() == 0 || (behavior_ == SplitBehavior::kRemoved && is_match)) return true;
+    const bool joins = word_.size() > 0 && joins_previous(is_match);
+    previous_match_ = is_match;
+    if (joins) {
+      word_.end = piece.end;
+      open_ = false;
+      return true;
     }
-    previous_match = is_match;
+    if (!finish()) return false;
+    word_ = piece;
+    open_ = is_match;
+    return true;
   }
-}
 
-// The output of a step: texts with `more` bytes for each word, and their ranges.
-bool spend_words(const Words& words, std::size_t more, Budget& budget) {
-  const std::size_t n = words.ranges.size();
-  return budget.spend_bytes(words.text.size()) && budget.spend_bytes(n, kRangeBytes) && budget.spend_bytes(n, more) &&
-         budget.spend_steps(words.text.size()) && budget.spend_steps(n, kRangeSteps + more);
-}
-
-// Puts `prefix` before each range for which wanted(range text, is first) holds.
-template <class Wanted>
-void insert_prefixes(Words& words, std::string_view prefix, Budget& budget, Wanted wanted) {
-  if (!spend_words(words, prefix.size(), budget)) return;
-  Words out;
-  out.text.reserve(words.text.size() + prefix.size());
-  for (std::size_t i = 0; i < words.ranges.size(); ++i) {
-    const auto text = std::string_view(words.text).substr(words.ranges[i].begin, words.ranges[i].size());
-    const std::size_t begin = out.text.size();
-    if (wanted(text, i == 0)) out.text += prefix;
-    out.text += text;
-    out.ranges.push_back({begin, out.text.size()});
+  bool finish() {
+    const Range word = std::exchange(word_, {});
+    return word.size() == 0 || use_(word);
   }
-  words = std::move(out);
-}
 
-void replace_spaces(Words& words, std::string_view replacement, Budget& budget) {
-  if (!spend_words(words, 0, budget)) return;
-  Words out;
-  for (const Range& r : words.ranges) {
-    const std::size_t begin = out.text.size();
-    out.text += replace_all(std::string_view(words.text).substr(r.begin, r.size()), " ", replacement, budget);
-    out.ranges.push_back({begin, out.text.size()});
+ private:
+  bool joins_previous(bool is_match) const {
+    switch (behavior_) {
+      case SplitBehavior::kContiguous:
+        return is_match == previous_match_;
+      case SplitBehavior::kMergedWithPrevious:
+        return is_match && !previous_match_;
+      case SplitBehavior::kMergedWithNext:
+        return open_ && !is_match;
+      default:
+        return false;
+    }
   }
-  words = std::move(out);
-}
+
+  SplitBehavior behavior_;
+  const UseRange& use_;
+  Range word_;
+  bool previous_match_ = false, open_ = false;  // open: the word is a match that waits for its successor
+};
 
 // The pattern that a step stands for; empty for steps without one.
 std::string pattern_of(const PreTokenizerStep& step) {
@@ -178,49 +133,97 @@ Result<PreTokenizer> PreTokenizer::build(const std::vector<PreTokenizerStep>& st
   return out;
 }
 
-Status PreTokenizer::split(const Compiled& compiled, Words& words, RegexScratch& scratch, Budget& budget) const {
-  std::vector<Range> out, matches;
-  out.reserve(words.ranges.size());
-  for (const Range& r : words.ranges) {
-    const auto text = std::string_view(words.text).substr(r.begin, r.size());
-    matches.clear();
-    if (compiled.regex) {
-      LOWBIT_TRY(compiled.regex->find_all(text, scratch, budget, matches));
-    } else {
-      find_literal(text, compiled.step.pattern, budget, matches);
-    }
-    if (!budget.spend_bytes(2 * matches.size() + 1, kRangeBytes) || !budget.spend_steps(text.size() + kRangeSteps))
-      return budget.status("tokenizer pre_tokenizer");
-    for (Range& m : matches) m = {m.begin + r.begin, m.end + r.begin};
-    merge_pieces(cut_at(r, matches, compiled.step.invert), compiled.behavior, out);
+// One text on its way through the steps, a word at a time.
+class PreTokenizer::Cutter {
+ public:
+  Cutter(const std::vector<Compiled>& steps, bool with_prefix, bool at_start, PreTokenizerScratch& scratch,
+         Budget& budget, const UseWord& use)
+      : steps_(steps), with_prefix_(with_prefix), at_start_(at_start), scratch_(scratch), budget_(budget), use_(use) {
+    scratch_.reached.assign(steps.size(), false);
+    scratch_.ready.clear();
   }
-  words.ranges = std::move(out);
-  return {};
-}
 
-Result<Words> PreTokenizer::cut(std::string text, bool with_prefix, bool at_start, RegexScratch& scratch,
-                                Budget& budget) const {
-  Words words{std::move(text), {}};
-  if (!words.text.empty()) words.ranges.push_back({0, words.text.size()});
-  for (const Compiled& compiled : steps_) {
-    const PreTokenizerStep& step = compiled.step;
-    if (step.kind == PreTokenizerKind::kByteLevel) {
-      if (step.add_prefix_space && with_prefix)
-        insert_prefixes(words, " ", budget, [](std::string_view t, bool) { return !t.starts_with(' '); });
-      if (!step.use_regex) continue;
-    }
-    if (step.kind == PreTokenizerKind::kMetaspace) {
-      replace_spaces(words, step.replacement, budget);
-      if (step.prepend != Prepend::kNever && with_prefix)
-        insert_prefixes(words, step.replacement, budget, [&](std::string_view t, bool first) {
-          return !t.starts_with(step.replacement) && (step.prepend == Prepend::kAlways || (first && at_start));
-        });
-      if (!step.split) continue;
-    }
-    LOWBIT_TRY(split(compiled, words, scratch, budget));
+  Status run(std::size_t at, std::string_view text) {
+    if (at == steps_.size()) return use_(text);
+    const Compiled& compiled = steps_[at];
+    const bool is_first = !scratch_.reached[at];
+    scratch_.reached[at] = true;
+    std::string changed;
+    if (change(compiled.step, text, is_first, changed)) text = changed;
+    if (!budget_.spend_bytes(changed.size()) || !budget_.spend_steps(text.size() + changed.size() + kWordSteps))
+      return budget_.status("tokenizer pre_tokenizer");
+    const bool whole = compiled.step.kind == PreTokenizerKind::kByteLevel   ? !compiled.step.use_regex
+                       : compiled.step.kind == PreTokenizerKind::kMetaspace ? !compiled.step.split
+                                                                            : false;
+    LOWBIT_TRY(whole ? run(at + 1, text) : split(compiled, at, text));
+    budget_.give_back(changed.size());
+    return {};
   }
-  LOWBIT_TRY(budget.status("tokenizer pre_tokenizer"));
-  return words;
+
+ private:
+  // Spaces replaced and a prefix put before a text, where a step does so. False: nothing changes.
+  bool change(const PreTokenizerStep& step, std::string_view text, bool is_first, std::string& changed) {
+    if (step.kind == PreTokenizerKind::kByteLevel) {
+      if (!step.add_prefix_space || !with_prefix_ || text.starts_with(' ')) return false;
+      changed.append(" ").append(text);
+      return true;
+    }
+    if (step.kind != PreTokenizerKind::kMetaspace) return false;
+    changed = replace_all(text, " ", step.replacement, budget_);
+    budget_.give_back(changed.size());  // run() charges it
+    const bool prefix = with_prefix_ && (step.prepend == Prepend::kAlways ||
+                                         (step.prepend == Prepend::kFirst && is_first && at_start_));
+    if (prefix && !changed.starts_with(step.replacement)) changed.insert(0, step.replacement);
+    return true;
+  }
+
+  Status split(const Compiled& compiled, std::size_t step, std::string_view text) {
+    Status status;
+    const UseRange next = [&](Range word) {
+      if (step + 1 < steps_.size()) {
+        status = run(step + 1, text.substr(word.begin, word.size()));
+      } else {
+        scratch_.ready.push_back(text.substr(word.begin, word.size()));
+        if (scratch_.ready.size() >= kWordsAtATime) status = use_ready();
+      }
+      return status.has_value();
+    };
+    Pieces pieces(compiled.behavior, next);
+    const bool invert = compiled.step.invert;
+    std::size_t at = 0;
+    const UseRange use = [&](Range match) {
+      const Range before{at, match.begin};
+      at = match.end;
+      return budget_.spend_steps(2 * kWordSteps) && pieces.add(before, invert) && pieces.add(match, !invert);
+    };
+    if (compiled.regex) {
+      LOWBIT_TRY(compiled.regex->for_each_match(text, scratch_.regex, budget_, use));
+    } else {
+      for_each_literal(text, compiled.step.pattern, budget_, use);
+    }
+    if (status && !budget_.exhausted() && pieces.add({at, text.size()}, invert)) pieces.finish();
+    LOWBIT_TRY(status);
+    LOWBIT_TRY(use_ready());
+    return budget_.status("tokenizer pre_tokenizer");
+  }
+
+  Status use_ready() {
+    for (const std::string_view word : scratch_.ready) LOWBIT_TRY(use_(word));
+    scratch_.ready.clear();
+    return {};
+  }
+
+  const std::vector<Compiled>& steps_;
+  bool with_prefix_, at_start_;
+  PreTokenizerScratch& scratch_;
+  Budget& budget_;
+  const UseWord& use_;
+};
+
+Status PreTokenizer::for_each_word(std::string_view text, bool with_prefix, bool at_start, PreTokenizerScratch& scratch,
+                                   Budget& budget, const UseWord& use) const {
+  if (!text.empty()) LOWBIT_TRY(Cutter(steps_, with_prefix, at_start, scratch, budget, use).run(0, text));
+  return budget.status("tokenizer pre_tokenizer");
 }
 
 }  // namespace lowbit::text

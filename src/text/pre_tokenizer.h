@@ -1,6 +1,7 @@
 #pragma once
 // The pre-tokenizer steps of a TokenizerSpec, compiled: they cut a text into words, which BPE never merges across.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,10 +15,13 @@ namespace lowbit::text {
 /// GPT-2's word pattern: what ByteLevel(use_regex) means.
 extern const char* const kGpt2Pattern;
 
-/// A text cut into words.
-struct Words {
-  std::string text;
-  std::vector<Range> ranges;
+using UseWord = std::function<Status(std::string_view)>;
+
+/// Working memory of one call at a time.
+struct PreTokenizerScratch {
+  RegexScratch regex;
+  std::vector<bool> reached;            // by step: whether a word has come so far
+  std::vector<std::string_view> ready;  // words of the last step
 };
 
 class PreTokenizer {
@@ -25,9 +29,11 @@ class PreTokenizer {
   /// Errors: kUnsupported (a bad pattern; ByteLevel not in last place, since later steps would see its alphabet).
   static Result<PreTokenizer> build(const std::vector<PreTokenizerStep>& steps, Budget& budget);
 
-  /// text is valid UTF-8. with_prefix: as in Normalizer::apply. at_start: the text opens the whole input.
-  /// Every step charges the budget with what it reads and makes.
-  Result<Words> cut(std::string text, bool with_prefix, bool at_start, RegexScratch& scratch, Budget& budget) const;
+  /// Calls `use` with the words of text (valid UTF-8) from left to right; its first error ends it. with_prefix: as in
+  /// Normalizer::apply. at_start: the text opens the whole input. A word goes through all steps before the next one is
+  /// cut, so that no list of words takes memory. Every step charges the budget with what it reads and makes.
+  Status for_each_word(std::string_view text, bool with_prefix, bool at_start, PreTokenizerScratch& scratch,
+                       Budget& budget, const UseWord& use) const;
 
   /// Whether words are sequences of bytes rather than of characters.
   bool byte_level() const { return byte_level_; }
@@ -38,7 +44,7 @@ class PreTokenizer {
     SplitBehavior behavior = SplitBehavior::kIsolated;
     std::optional<Regex> regex;
   };
-  Status split(const Compiled& compiled, Words& words, RegexScratch& scratch, Budget& budget) const;
+  class Cutter;
 
   std::vector<Compiled> steps_;
   bool byte_level_ = false;

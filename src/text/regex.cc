@@ -19,7 +19,7 @@ constexpr std::size_t kMaxPatternBytes = 16 * 1024;
 constexpr std::uint32_t kFirstMatchLimit = 64, kMatchLimit = 1'000'000, kLimitFactor = 4;
 constexpr std::size_t kCallWork = std::size_t{1} << 20, kMinPositions = 4, kMaxPositions = 4096;
 constexpr std::size_t kMinCalls = 16, kMaxCalls = 64;  // between two looks at the clock, which cost as much as a call
-constexpr std::size_t kRegexMatchBytes = 48;           // in the lists of matches and pieces
+constexpr std::size_t kRegexMatchBytes = 48;           // in a list that grows
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
 
@@ -172,6 +172,15 @@ struct Regex::Search {
 
 Status Regex::find_all(std::string_view text, RegexScratch& scratch, Budget& budget,
                        std::vector<Range>& matches) const {
+  LOWBIT_TRY(for_each_match(text, scratch, budget, [&](Range match) {
+    if (!budget.spend_bytes(kRegexMatchBytes)) return false;
+    matches.push_back(match);
+    return true;
+  }));
+  return budget.status(impl_->where.c_str());
+}
+
+Status Regex::for_each_match(std::string_view text, RegexScratch& scratch, Budget& budget, const UseRange& use) const {
   RegexScratch::Impl& s = *scratch.impl_;
   if (!s.usable()) return fail(ErrorCode::kOutOfMemory, impl_->where, "no memory for matching");
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(s.data);
@@ -188,12 +197,12 @@ Status Regex::find_all(std::string_view text, RegexScratch& scratch, Budget& bud
       continue;
     }
     if (rc < 0) return search.error(rc, at);
-    if (!budget.spend_bytes(kRegexMatchBytes)) return budget.status(impl_->where.c_str());
-    if (span[1] > span[0] && span[0] >= at) {
-      matches.push_back({span[0], span[1]});
-      at = span[1];
+    const Range match{span[0], span[1]};  // a search of `use` changes the span
+    if (match.end > match.begin && match.begin >= at) {
+      if (!use(match)) return {};
+      at = match.end;
     } else {  // an empty match: go on behind the next character
-      at = behind(std::max(at, span[0]));
+      at = behind(std::max(at, match.begin));
     }
   }
   return {};

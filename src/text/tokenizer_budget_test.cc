@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lowbit/tokenizer.h"
+#include "text/byte_alphabet.h"
 #include "text/test_data.h"
 #include "text/test_limits.h"
 
@@ -154,6 +155,39 @@ TEST(TokenizerBudget, LongRunsOfOneKindAreCut) {
     const Status status = use(json.dump(), repeat(part, 300000));
     EXPECT_TRUE(status) << '"' << part << "\": " << status.error().message();
   }
+}
+
+// Texts of one long word, of words of one character, and of bytes that are no UTF-8: ids, and memory for nothing else.
+TEST(TokenizerBudget, TextsOfNineMegabytes) {
+  const std::size_t n = 9'000'000;
+  Json characters = small_tokenizer(), bytes = small_tokenizer(), marks = small_tokenizer();
+  characters["model"]["byte_fallback"] = true;
+  for (int b = 0; b < 256; ++b) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(b));
+    characters["model"]["vocab"][name] = 3 + b;
+    bytes["model"]["vocab"].emplace(text::byte_to_alphabet(static_cast<unsigned char>(b)), 3 + b);
+  }
+  bytes["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  marks["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  marks["model"]["vocab"] = {{"a", 0}, {"▁", 1}, {"▁▁", 2}};
+  marks["model"]["merges"] = {"▁ ▁"};
+  const std::pair<const char*, const Json*> tokenizers[] = {
+      {"characters", &characters}, {"bytes", &bytes}, {"marks", &marks}};
+  for (const char* part : {" ", "a", "\xff",
+                           "\xff"
+                           "a",
+                           "\xe4\xb8", "中"})
+    for (const auto& [name, json] : tokenizers) {
+      const std::string text = repeat(part, n / std::string_view(part).size());
+      const auto t = Tokenizer::build(test::must(spec_from_tokenizer_json(json->dump())));
+      ASSERT_TRUE(t) << t.error().message();
+      const test::Promise promise;
+      const auto ids = t->encode(text);
+      promise.check(text.size(), std::string(name) + ", \"" + part + '"');
+      ASSERT_TRUE(ids) << ids.error().message();
+      EXPECT_GT(ids->size(), n / 8);
+    }
 }
 
 // 10 MB of each shape that makes many small things.

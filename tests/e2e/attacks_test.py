@@ -27,7 +27,8 @@ class Attacks(cli.CliTest):
         self.tokenizer = json.loads((self.copy / "tokenizer.json").read_text())
 
     def attack(self, *args, size, stdin=b"", times=1, codes=(0, 1)):
-        """Runs `lowbit ARGS` on `size` bytes of hostile input within the promise; (exit status, output, errors).
+        """Runs `lowbit ARGS` on `size` bytes of hostile input within the promise; (exit status, output, errors), a MiB
+        of output at most.
 
         It reads `stdin` so many times: held in one piece here, it would count as the child's memory, which begins as a
         copy of this.
@@ -45,7 +46,7 @@ class Attacks(cli.CliTest):
             process.returncode = os.waitstatus_to_exitcode(status)
             for stream in (output, errors):
                 stream.seek(0)
-            out, err = output.read(), errors.read().decode(errors="replace")
+            out, err = output.read(1 << 20), errors.read().decode(errors="replace")
         self.assertIn(process.returncode, codes, err[-2000:])
         if process.returncode:
             self.assertRegex(err, r"\A(warning: [^\n]*\n)*error: [^\n]{1,2000}\n\Z")
@@ -83,6 +84,13 @@ class Attacks(cli.CliTest):
         raw = json.dumps({"messages": [], **variables}).encode()
         (self.copy / "chat_template.jinja").write_text(template)
         return self.attack("chat", self.copy, "--render", "-", stdin=raw, size=len(raw) + len(template), codes=codes)
+
+    def test_texts_of_nine_megabytes(self):
+        text = self.dir / "text"
+        for part in (b" ", b"a", b"\xff", b"\xffa", b"\xe4\xb8"):
+            text.write_bytes(part * (9_000_000 // len(part)))
+            self.attack("tokenize", self.hf, "--file", text, size=9_000_000, codes=(0,))
+            self.attack("tokenize", self.hf, "--file", text, "--json", size=9_000_000, codes=(0,))
 
     def test_templates_that_do_not_end(self):
         long = "{% set h = 'a' * 14000000 %}{% set n = 'a' * 7000000 ~ 'b' %}"

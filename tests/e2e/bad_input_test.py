@@ -47,6 +47,24 @@ class Sources(CliTest):
         os.mkfifo(self.dir / "pipe")  # nobody will ever write to it
         self.refused_everywhere(self.dir / "pipe")
 
+    def test_pipes_in_place_of_files(self):
+        """One without a writer is an error at once, whatever reads it; texts come through one with a writer, even if
+        it is slow."""
+        pipe, out = self.dir / "pipe", self.dir / "out"
+        os.mkfifo(pipe)
+        for args in (["tokenize", self.hf, "--file", pipe], ["run", self.hf, "--file", pipe], ["logits", self.hf, "--file", pipe],
+                     ["ppl", self.hf, "--file", pipe], ["eval", self.hf, "--tasks", "ppl", "--text", pipe], ["chat", self.hf, "--render", pipe],
+                     ["eval", self.hf, "--tasks", pipe], ["quantize", self.hf, out, "--format", "int4", "--recipe", pipe],
+                     ["quantize", self.hf, out, "--format", "int4", "--calib", pipe],
+                     ["ppl", self.hf, "-c", 16, "--file", self.copy / "config.json", "--against", pipe]):
+            with self.subTest(args[0]):
+                self.assertIn("pipe", self.refused(*args))
+        self.assertFalse(out.exists())
+        slow = f'"{cli.BINARY}" tokenize "{self.hf}" --json --no-special --file <(sleep 0.3; printf "a "; sleep 0.3; printf b)'
+        read = subprocess.run(["bash", "-c", slow], capture_output=True, text=True, timeout=cli.TIMEOUT_S, env=cli.environment())
+        self.assertEqual((read.returncode, json.loads(read.stdout)["text"]), (0, "a b"), read.stderr)
+        self.assertEqual(json.loads(self.lowbit("tokenize", self.hf, "--json", "--file", "-", stdin=b"a b").stdout)["text"], "a b")
+
     def test_where_models_are_found(self):
         """Guesses at a name that is no model."""
         self.assertIn("lowbit downloads nothing", self.refused("inspect", "owner/model-name"))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from ..errors import CorruptFile, LowbitError
 from ..llama import heads_of, linear_names, norm_names, rms_norm, rotate, rotation_table
+from ..small_files import read_text
 from ..tokens import Tokenizer
 from .arguments import KINDS
 from .data import PROMPT, random
@@ -123,7 +124,7 @@ def read_openings(file) -> list[str]:
     """Lines of a text; \\n in a line stands for a line break. Lines after "> " are what a user of a chat begins
     with."""
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = read_text(file).splitlines()
     except UnicodeDecodeError:
         raise CorruptFile(file, "bytes that are not UTF-8", "openings, one to a line")
     lines = [line.replace("\\n", "\n") for line in lines if line.strip()]
@@ -134,7 +135,7 @@ def read_openings(file) -> list[str]:
 
 def _json_object(file) -> dict:
     try:
-        read = json.loads(Path(file).read_text(encoding="utf-8"))
+        read = json.loads(read_text(file))
     except (OSError, ValueError):
         return {}
     return read if isinstance(read, dict) else {}
@@ -144,7 +145,7 @@ def _chat_config(folder) -> dict:
     """tokenizer_config.json, with the template that stands beside it as a file (transformers 5) in its place."""
     config, beside = _json_object(folder / "tokenizer_config.json"), folder / "chat_template.jinja"
     try:
-        return {**config, "chat_template": beside.read_text(encoding="utf-8")} if beside.is_file() else config
+        return {**config, "chat_template": read_text(beside)} if beside.is_file() else config
     except (OSError, ValueError):
         return config
 

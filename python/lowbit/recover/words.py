@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CorruptFile
+from ..small_files import read_text
 
 FORMS = Path(__file__).with_name("words.txt")
 WORD = "WORD"  # stands in a form for the word; "> " before a form: said by the user of a chat
@@ -36,7 +37,7 @@ def special_tokens(tokenizer: dict) -> set[int]:
 
 def read_words(file) -> list[str]:
     try:
-        words = Path(file).read_text(encoding="utf-8").split("\n")
+        words = read_text(file).split("\n")
     except UnicodeDecodeError:
         raise CorruptFile(file, "bytes that are not UTF-8", "words, one to a line")
     words = [word.strip() for word in words if word.strip()]
