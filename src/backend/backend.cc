@@ -41,10 +41,10 @@ Result<std::shared_ptr<KvPool>> Backend::kv_pool(std::vector<KvGroup> groups, in
 }
 
 tl::unexpected<Error> not_finite(const std::string& name, int64_t column, bool compared) {
-  return fail(
-      ErrorCode::kInvalidArgument, name,
-      fmt::format(compared ? "NaN or infinity in column {} of what it aims at" : "NaN or infinity as input {}", column),
-      "finite activations", "the model overflows on the calibration text");
+  return fail(ErrorCode::kInvalidArgument, name,
+              fmt::format("NaN or infinity {} {}{}", compared ? "in column" : "as input", column,
+                          compared ? " of what it aims at" : ""),
+              "finite activations", "the model overflows on the calibration text");
 }
 
 tl::unexpected<Error> no_inputs(const std::string& name) {
