@@ -89,7 +89,7 @@ TEST(HessianSum, RefusesWhatIsNotFinite) {
     for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
       for (const bool in_y : {false, true}) {
         std::vector<float> x = good, y = good;
-        (in_y ? y : x)[1100 * 8 + 3] = value;
+        (in_y ? y[1100 * 4 + 3] : x[1100 * 8 + 3]) = value;
         const auto sum = *backend->hessian_sum(8, 4);
         ASSERT_TRUE(sum->add(x.data(), y.data(), good.data(), 1200));
         const auto refused = sum->finish("layer");
