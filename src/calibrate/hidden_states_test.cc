@@ -193,7 +193,7 @@ TEST(HiddenStates, InputsOfBothSidesAreCompared) {
     const std::vector<float> want_y = whole_block(by_source, *ref, y, y_rows);
     const std::vector<float> want_x = whole_block(by_changed, *ref, x, x_rows);
     EXPECT_FALSE(same_bits(y_rows[1], x_rows[1]));
-    // What is compared with what: inputs; of o and down the streams behind them, where they are the source's yet.
+    // Inputs are compared; of o and down the streams behind them, while they are still the source's.
     RowsByRole compared_y = y_rows, compared_z = x_rows;
     Loaded but_o(source, 0, *ref, one), but_down(source, 0, *ref, one);
     ASSERT_TRUE(but_o.replace(changed, InputRole::kAttention));

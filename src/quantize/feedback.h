@@ -68,14 +68,14 @@ struct FeedbackReport {
   bool fell_back = false;   // H could not be factored: scales and codes weighted by its diagonal, no feedback
 };
 
-/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the mismatch; at 1 the least squares of (w y - q x)), or
-/// w + shift * E H^-1 (E: what is missing; at 1 the least squares of (y - z + w x - q x)), for inputs of the Hessian
-/// `hessian`; errors are those to the target. Scales are those of fit() with importance
-/// diag(H) (static groups); codes are then chosen column by column, each carrying the errors of the columns before it
-/// (the recurrence of GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
-/// (w_d - q_d) R_dc / R_cc). On a trellis 64 columns are searched together, and refined as such blocks. Same bits for
-/// any thread count. Errors: as fit(); kShapeMismatch (hessian of another k, E of other outputs); kInvalidArgument (NaN, infinity or a
-/// negative diagonal in H).
+/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the mismatch; at 1 the least squares of (w y - q x)),
+/// or w + shift * E H^-1 (E: what is missing; at 1 the least squares of (y - z + w x - q x)), for inputs of the Hessian
+/// `hessian`; errors are those to the target. Scales are those of fit() with importance diag(H) (static groups); codes
+/// are then chosen column by column, each carrying the errors of the columns before it (the recurrence of GPTQ in its
+/// factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of (w_d - q_d) R_dc / R_cc). On a
+/// trellis 64 columns are searched together, and refined as such blocks. Same bits for any thread count. Errors: as
+/// fit(); kShapeMismatch (hessian of another k, E of other outputs); kInvalidArgument (NaN, infinity or a negative
+/// diagonal in H).
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);
