@@ -19,7 +19,7 @@ using namespace lowbit;  // NOLINT
 using conformance::Case;
 using fuzz::Bytes;
 
-// What takes long is to make eight plans of one input: each scale of each row is looked for in every one of them, which
+// Most of the time makes eight plans of one input: each scale of each row is looked for in every one of them, which
 // takes longest for ranges of rows and groups of few columns.
 constexpr int64_t kMostProducts = 100'000, kMostWeights = 40'000, kMostScales = 4096;
 
