@@ -15,22 +15,17 @@ namespace {
 bool gates_both(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 StoredBits bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kBf16); }
 
-/// How warps share K, and the columns that share a scale wherever a round begins.
+/// Rounds and spans.
 void cut_half_step(const Weight& w, HalfStepArgs& a) {
   a.k = static_cast<int>(w.k);
   a.batches = static_cast<int>(ceil_div(w.k, 32)), a.k_blocks = static_cast<int>(ceil_div(w.k, 64));
-  int64_t least = 0;
-  for (int batches = kHalfBatches; batches >= 2; --batches) {
-    const int64_t rounds = ceil_div(a.batches, kHalfStepWarps * batches), cost = rounds * (batches + 1);
-    if (least != 0 && cost >= least) continue;
-    least = cost, a.round_batches = batches, a.rounds = static_cast<int>(rounds);
-  }
-  a.groups = static_cast<int>(std::max<int64_t>(w.groups, 1));
-  const int64_t round_steps = 2 * a.round_batches, group_steps = a.groups > 1 ? w.group / 16 : round_steps;
-  a.span_shift = std::countr_zero(static_cast<uint64_t>(round_steps | group_steps));
+  a.rounds = static_cast<int>(ceil_div(a.batches, kHalfStepWarps * kHalfBatches));
+  constexpr int64_t kRoundSteps = 2 * kHalfBatches;
+  const int64_t group_steps = w.groups > 1 ? w.group / 16 : kRoundSteps;
+  a.span_shift = std::countr_zero(static_cast<uint64_t>(kRoundSteps | group_steps));
   a.span_steps = 1 << a.span_shift;
-  a.round_spans = static_cast<int>(round_steps >> a.span_shift);
-  a.group_spans = a.groups > 1 ? static_cast<int>(group_steps >> a.span_shift) : 1 << 30;
+  a.round_spans = static_cast<int>(kRoundSteps >> a.span_shift);
+  a.group_spans = w.groups > 1 ? static_cast<int>(group_steps >> a.span_shift) : 1 << 30;
   a.group_shift = std::has_single_bit(static_cast<unsigned>(a.group_spans))
                       ? std::countr_zero(static_cast<unsigned>(a.group_spans))
                       : -1;

@@ -49,10 +49,10 @@ struct HalfStepArgs {
   uint32_t half_zero;
   ProductEnd end;
   int m, k, batches, k_blocks;
-  int round_batches, rounds;  // batches of a warp at a time, and how often until a tile is done
-  // A span is as many columns as share a scale in every round: span_steps steps of 16, a power of two, at most 8.
-  // So many spans have a scale, 2^group_shift if that is not negative.
-  int span_steps, span_shift, round_spans, group_spans, group_shift, groups;
+  int rounds;  // until a tile is done
+  // A span is as many columns as share a scale: span_steps steps of 16, 2^span_shift of them, at most a warp's in a
+  // round, which has round_spans. group_spans have a scale, 2^group_shift if that is not negative.
+  int span_steps, span_shift, round_spans, group_spans, group_shift;
   // Byte positions in shared memory; a warp's stage of a tile.
   int stage_bytes, x_at, results_at, norm_at, factors_at;
 };
@@ -70,15 +70,6 @@ struct HalfTile {
   }
 };
 
-/// The batches of a warp in a round.
-struct HalfShare {
-  int first, count;
-  __device__ __forceinline__ HalfShare(const HalfStepArgs& a, int round) {
-    first = (round * kHalfStepWarps + static_cast<int>(threadIdx.x) / 32) * a.round_batches;
-    count = max(0, min(a.round_batches, a.batches - first));
-  }
-};
-
 /// Bytes of a batch of a tile; of the 64 rows that lie together, and of the panel that two batches of 128 rows are.
 template <int Bits>
 struct HalfBatch {
@@ -91,35 +82,55 @@ struct HalfBatch {
 template <int Bits, int kTiles>
 struct HalfCopies {
   using Batch = HalfBatch<Bits>;
+  static constexpr int kPieces = Batch::kBytes / 16, kCopies = kHalfBatches * kPieces / 32;  // of a batch, of a lane
   int tile = static_cast<int>(blockIdx.x), round = 0, stage = 0;
+  int left = 0, span = 0;  // batches from the warp's first of the round on; the lane's scale
+  const uint8_t* from[kTiles];
+  const float* scales[kTiles];
 
-  __device__ __forceinline__ void copy_tile(const HalfStepArgs& a, const HalfShare& share, int half, uint8_t* to) {
-    constexpr int kPieces = Batch::kBytes / 16;  // of a batch
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const HalfTile<kTiles> at(a, tile, half);
-    const HalfPart& part = a.part[at.part];
-    const uint8_t* const from =
-        part.tiles + pack_index(at.tile / 4, 0, a.k_blocks) * (Batch::kPanel / 2) + at.tile % 4 * Batch::kBytes;
+  __device__ __forceinline__ void begin_tile(const HalfStepArgs& a) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int in_round = lane / kPieces;  // batch of the lane's first piece
+    left = a.batches - warp * kHalfBatches;
+    span = warp * a.round_spans + lane / 4;
 #pragma unroll
-    for (int i = 0; i < kHalfBatches * kPieces / 32; ++i) {
-      const int piece = i * 32 + lane, in_share = piece / kPieces, batch = share.first + in_share;
-      if (in_share < share.count)
-        copy_to_shared_16(to + piece * 16, from + int64_t{batch / 2} * Batch::kPanel + batch % 2 * Batch::kOfPack +
-                                               piece % kPieces * 16);
+    for (int half = 0; half < kTiles; ++half) {
+      const HalfTile<kTiles> at(a, tile, half);
+      const HalfPart& part = a.part[at.part];
+      from[half] = part.tiles + pack_index(at.tile / 4, 0, a.k_blocks) * (Batch::kPanel / 2) +
+                   at.tile % 4 * Batch::kBytes + (warp * kHalfBatches + in_round) / 2 * Batch::kPanel +
+                   in_round % 2 * Batch::kOfPack + lane % kPieces * 16;
+      scales[half] = part.scales + 16 * at.tile + lane % 4 * 4;
     }
-    const int span = (2 * share.first >> a.span_shift) + lane / 4;
-    if (lane / 4 >= a.round_spans || (span << a.span_shift) >= 2 * (share.first + share.count)) return;
-    const int group = min(a.group_shift >= 0 ? span >> a.group_shift : span / a.group_spans, a.groups - 1);
-    copy_to_shared_16(to + kHalfBatches * Batch::kBytes + lane * 16,
-                      part.scales + int64_t{group} * part.n_padded + 16 * at.tile + lane % 4 * 4);
+  }
+  __device__ __forceinline__ void copy_scales(const HalfStepArgs& a, uint8_t* to) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane / 4 >= a.round_spans || (lane / 4 << a.span_shift) >= 2 * left) return;
+    const int group = a.group_shift >= 0 ? span >> a.group_shift : span / a.group_spans;
+#pragma unroll
+    for (int half = 0; half < kTiles; ++half) {
+      const HalfTile<kTiles> at(a, tile, half);
+      copy_to_shared_16(to + half * a.stage_bytes + lane * 16,
+                        scales[half] + int64_t{group} * a.part[at.part].n_padded);
+    }
   }
 
   __device__ __forceinline__ void next(const HalfStepArgs& a, uint8_t* stages) {
     if (tile < a.tiles) {
-      const HalfShare share(a, round);
+      if (round == 0) begin_tile(a);
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      uint8_t* const to = stages + stage * kTiles * a.stage_bytes;
 #pragma unroll
-      for (int half = 0; half < kTiles; ++half)
-        copy_tile(a, share, half, stages + (stage * kTiles + half) * a.stage_bytes);
+      for (int half = 0; half < kTiles; ++half) {
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i)
+          if (i * (32 / kPieces) + lane / kPieces < left)
+            copy_to_shared_16(to + half * a.stage_bytes + (i * 32 + lane) * 16, from[half] + i * Batch::kPanel);
+        from[half] += kHalfStepWarps * kHalfBatches / 2 * Batch::kPanel;
+      }
+      copy_scales(a, to + kHalfBatches * Batch::kBytes);
+      left -= kHalfStepWarps * kHalfBatches;
+      span += kHalfStepWarps * a.round_spans;
       stage = stage + 1 == kHalfStages<Bits, kTiles> ? 0 : stage + 1;
       if (++round == a.rounds) {
         round = 0;
@@ -200,39 +211,62 @@ __device__ __forceinline__ void copy_half_rows(const HalfStepArgs& a, uint8_t* s
 
 // ---- Products
 
-/// Adds a share's products times their scales: sums [2 row + token of lane t's two], rows 2 g and 2 g + 1. `x`: the
-/// lane's words of the share's first batch.
-template <int Bits, bool kBf16>
-__device__ __forceinline__ void multiply_half_share(const HalfStepArgs& a, const uint8_t* stage, int count,
-                                                    const uint4* x, float (&sums)[4]) {
+template <int kWords>
+__device__ __forceinline__ void load_half_words(const uint8_t* from, uint32_t (&words)[kWords]) {
+  if constexpr (kWords == 2) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    words[0] = v.x, words[1] = v.y;
+  } else {
+    words[0] = *reinterpret_cast<const uint32_t*>(from);
+  }
+}
+
+/// Adds the products of a warp's `count` batches times their scales: sums of rows 2 g and 2 g + 1, tokens 2 t and 2 t +
+/// 1. `x`: the lane's words of the first batch. kSpan: a.span_steps, and all batches are there; 0: any.
+template <int Bits, bool kBf16, int kTiles, int kSpan>
+__device__ __forceinline__ void multiply_half_round(const HalfStepArgs& a, const uint8_t* stage, int count,
+                                                    const uint4* x, float (&sums)[kTiles][4]) {
   using Batch = HalfBatch<Bits>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto* scales = reinterpret_cast<const float2*>(stage + kHalfBatches * Batch::kBytes) + lane / 4;
-  float d[4] = {};
-  const auto add_span = [&] {
-    const float2 by = *scales;
-    scales += kHalfSpanBytes / sizeof(float2);
-    sums[0] = __fmaf_rn(d[0], by.x, sums[0]), sums[1] = __fmaf_rn(d[1], by.x, sums[1]);
-    sums[2] = __fmaf_rn(d[2], by.y, sums[2]), sums[3] = __fmaf_rn(d[3], by.y, sums[3]);
-    d[0] = d[1] = d[2] = d[3] = 0;
+  const int lane = static_cast<int>(threadIdx.x) % 32, span_steps = kSpan == 0 ? a.span_steps : kSpan;
+  float d[kTiles][4] = {};
+  const auto end_step = [&](int half, int steps, bool last) {  // so many are done
+    if (steps % span_steps != 0 && !last) return;
+    const int span = (steps - 1) / span_steps;
+    const float2 by = *reinterpret_cast<const float2*>(stage + half * a.stage_bytes + kHalfBatches * Batch::kBytes +
+                                                       span * kHalfSpanBytes + lane / 4 * 8);
+    float(&sum)[4] = sums[half], (&of)[4] = d[half];
+    sum[0] = __fmaf_rn(of[0], by.x, sum[0]), sum[1] = __fmaf_rn(of[1], by.x, sum[1]);
+    sum[2] = __fmaf_rn(of[2], by.y, sum[2]), sum[3] = __fmaf_rn(of[3], by.y, sum[3]);
+    of[0] = of[1] = of[2] = of[3] = 0;
   };
 #pragma unroll
   for (int i = 0; i < kHalfBatches; ++i) {
-    if (i >= count) break;
-    uint32_t words[Batch::kLaneWords], values[8];
-    const uint8_t* const from = stage + i * Batch::kBytes + lane * Batch::kLaneWords * 4;
-    if constexpr (Batch::kLaneWords == 2) {
-      const uint2 v = *reinterpret_cast<const uint2*>(from);
-      words[0] = v.x, words[1] = v.y;
-    } else {
-      words[0] = *reinterpret_cast<const uint32_t*>(from);
-    }
+    if (kSpan == 0 && i >= count) break;
+    const bool last = kSpan == 0 && i + 1 == count;
     const uint4 b = x[i * 4 * a.m];
-    half_values<Bits, kBf16>(words, a.half_zero, values);
-    multiply_halves<kBf16>(d, values, b.x, b.y);
-    if (a.span_steps == 1) add_span();
-    multiply_halves<kBf16>(d, values + 4, b.z, b.w);
-    if (((2 * i + 2) & (a.span_steps - 1)) == 0 || i + 1 == count) add_span();
+#pragma unroll
+    for (int half = 0; half < kTiles; ++half) {
+      uint32_t words[Batch::kLaneWords], values[8];
+      load_half_words(stage + half * a.stage_bytes + i * Batch::kBytes + lane * Batch::kLaneWords * 4, words);
+      half_values<Bits, kBf16>(words, a.half_zero, values);
+      multiply_halves<kBf16>(d[half], values, b.x, b.y);
+      end_step(half, 2 * i + 1, false);
+      multiply_halves<kBf16>(d[half], values + 4, b.z, b.w);
+      end_step(half, 2 * i + 2, last);
+    }
+  }
+}
+template <int Bits, bool kBf16, int kTiles>
+__device__ __forceinline__ void multiply_any_half_round(const HalfStepArgs& a, const uint8_t* stage, int count,
+                                                        const uint4* x, float (&sums)[kTiles][4]) {
+  if (count < kHalfBatches || a.span_steps == 1) {
+    multiply_half_round<Bits, kBf16, kTiles, 0>(a, stage, count, x, sums);
+  } else if (a.span_steps == 2) {
+    multiply_half_round<Bits, kBf16, kTiles, 2>(a, stage, count, x, sums);
+  } else if (a.span_steps == 4) {
+    multiply_half_round<Bits, kBf16, kTiles, 4>(a, stage, count, x, sums);
+  } else {
+    multiply_half_round<Bits, kBf16, kTiles, 8>(a, stage, count, x, sums);
   }
 }
 
@@ -294,22 +328,25 @@ __global__ void __launch_bounds__(kHalfStepThreads, kHalfStepBlocks)
     copy_half_rows(a, shared);
   }
   __syncthreads();
-  const auto* const x = reinterpret_cast<const uint4*>(shared + a.x_at) + min(g, a.m - 1) * 4 + t;
+  const auto* const x =
+      reinterpret_cast<const uint4*>(shared + a.x_at) + warp * kHalfBatches * 4 * a.m + min(g, a.m - 1) * 4 + t;
   auto* const results = reinterpret_cast<float*>(shared + a.results_at);
   int stage = 0, ordinal = 0;
 #pragma unroll 1
   for (int tile = static_cast<int>(blockIdx.x); tile < a.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
     const HalfOutput<kTiles> out(a, tile, ordinal);
     float sums[kTiles][4] = {};
+    int left = a.batches - warp * kHalfBatches;
+    const uint4* of_round = x;
 #pragma unroll 1
     for (int round = 0; round < a.rounds; ++round) {
       wait_for_copies<kStages - 1>();
       __syncwarp();
-      const HalfShare share(a, round);
-#pragma unroll
-      for (int half = 0; half < kTiles; ++half)
-        multiply_half_share<Bits, kBf16>(a, stages + (stage * kTiles + half) * a.stage_bytes, share.count,
-                                         x + share.first * 4 * a.m, sums[half]);
+      if (left > 0)
+        multiply_any_half_round<Bits, kBf16, kTiles>(a, stages + stage * kTiles * a.stage_bytes,
+                                                     min(left, kHalfBatches), of_round, sums);
+      left -= kHalfStepWarps * kHalfBatches;
+      of_round += kHalfStepWarps * kHalfBatches * 4 * a.m;
       stage = stage + 1 == kStages ? 0 : stage + 1;
       __syncwarp();
       copies.next(a, stages);

@@ -30,6 +30,11 @@ TEST(Blocks, HalfSteps) {
   check_half_step_all(400, 3000);
 }
 
+TEST(Blocks, FewHalfSteps) {  // racecheck has time for
+  LOWBIT_NEEDS_GPU();
+  check_half_step_all(16, 1500);
+}
+
 TEST(Blocks, Gram) {
   LOWBIT_NEEDS_GPU();
   for (const auto& [rows, k, chunk] :
