@@ -40,8 +40,10 @@ Result<std::shared_ptr<KvPool>> Backend::kv_pool(std::vector<KvGroup> groups, in
   return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(memories));
 }
 
-tl::unexpected<Error> not_finite(const std::string& name, int64_t column) {
-  return fail(ErrorCode::kInvalidArgument, name, fmt::format("NaN or infinity as input {}", column),
+tl::unexpected<Error> not_finite(const std::string& name, int64_t column, bool compared) {
+  return fail(ErrorCode::kInvalidArgument, name,
+              fmt::format("NaN or infinity {} {}{}", compared ? "in column" : "as input", column,
+                          compared ? " of what it aims at" : ""),
               "finite activations", "the model overflows on the calibration text");
 }
 

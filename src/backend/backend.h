@@ -88,19 +88,19 @@ struct BatchSize {
 /// Rows that HessianSum sums in f32, in the order in which they came, before they join the sum in f64.
 inline constexpr int64_t kHessianChunk = 1024;
 
-/// Sums of x x^T over rows x [k] in a backend's memory, and of (y - x) x^T where there are rows y. Same bits on every
-/// backend, ISA, number of threads and cut of the rows into calls.
+/// Sums of x x^T over rows x [k] in a backend's memory, and of (y - z) x^T where there are rows y and z [n]. Same bits
+/// on every backend, ISA, number of threads and cut of the rows into calls.
 class HessianSum {
  public:
   HessianSum() = default;
   HessianSum(const HessianSum&) = delete;
   HessianSum& operator=(const HessianSum&) = delete;
   virtual ~HessianSum() = default;
-  /// x [m, k], and y [m, k] if the sum was made to compare, else null. What an observer of a tap gets may be given.
-  /// Errors: kOutOfMemory, what the device says.
-  virtual Status add(const float* x, const float* y, int64_t m) = 0;
-  /// The mean over all rows; nothing is added after it. Errors: kInvalidArgument (no rows, or NaN or infinity among
-  /// them), with `name`; kOutOfMemory.
+  /// x [m, k], and y and z [m, n] if the sum was made to compare, else null; z may be x. What an observer of a tap gets
+  /// may be given. Errors: kOutOfMemory, what the device says.
+  virtual Status add(const float* x, const float* y, const float* z, int64_t m) = 0;
+  /// The means over all rows, that of (y - z) x^T as the mismatch; nothing is added after it. Errors: kInvalidArgument
+  /// (no rows, or NaN or infinity among them), with `name`; kOutOfMemory.
   virtual Result<InputHessian> finish(const std::string& name) = 0;
 };
 
@@ -131,8 +131,8 @@ class Backend {
   /// From and to the host; the buffer from float `at` on. They wait.
   virtual Status upload(std::span<const float> from, Buffer& to, int64_t at) = 0;
   virtual Status download(const Buffer& from, int64_t at, std::span<float> to) = 0;
-  /// `compares`: every call of HessianSum::add() has rows y. Error: kOutOfMemory.
-  virtual Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) = 0;
+  /// `n` > 0: every call of HessianSum::add() has rows y and z of so many columns. Error: kOutOfMemory.
+  virtual Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, int64_t n) = 0;
   /// Pages where this backend's programs read them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) const;
   /// Where those lie.
@@ -156,8 +156,8 @@ class HostBackend : public Backend {
   bool shows_rows_on_host() const override { return true; }
 };
 
-/// The error of HessianSum::finish() for a number that is not finite, seen in column `column`.
-tl::unexpected<Error> not_finite(const std::string& name, int64_t column);
+/// The error of HessianSum::finish() for a number that is not finite, in column `column` of x, or of y or z.
+tl::unexpected<Error> not_finite(const std::string& name, int64_t column, bool compared);
 /// The error of HessianSum::finish() where no row was added.
 tl::unexpected<Error> no_inputs(const std::string& name);
 

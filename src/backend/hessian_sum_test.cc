@@ -21,14 +21,14 @@ std::vector<float> random_rows(uint64_t seed, int64_t count) {
   return rows;
 }
 
-/// `cut`: rows of each call.
-InputHessian sum_of(Backend& backend, const std::vector<float>& x, const std::vector<float>& y, int64_t k,
-                    int64_t cut) {
-  const auto sum = *backend.hessian_sum(k, !y.empty());
-  const auto rows = int64_t(x.size()) / k;
+/// y and z have n columns, or are empty. `cut`: rows of each call.
+InputHessian sum_of(Backend& backend, const std::vector<float>& x, const std::vector<float>& y,
+                    const std::vector<float>& z, int64_t k, int64_t cut) {
+  const auto rows = int64_t(x.size()) / k, n = int64_t(y.size()) / rows;
+  const auto sum = *backend.hessian_sum(k, n);
   for (int64_t first = 0; first < rows; first += cut)
-    EXPECT_TRUE(
-        sum->add(x.data() + first * k, y.empty() ? nullptr : y.data() + first * k, std::min(cut, rows - first)));
+    EXPECT_TRUE(sum->add(x.data() + first * k, n == 0 ? nullptr : y.data() + first * n,
+                         n == 0 ? nullptr : z.data() + first * n, std::min(cut, rows - first)));
   return *sum->finish("rows");
 }
 
@@ -37,19 +37,20 @@ TEST(HessianSum, EveryBackendGivesTheReferencesBits) {
   const auto ref = make_ref_backend(pool);
   for (const int64_t k : {40, 209}) {  // within a panel of columns; a panel and some
     const int64_t rows = kHessianChunk * (k < 100 ? 2 : 1) + 100;
-    const std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * k);
-    for (const bool compares : {false, true}) {
-      const std::vector<float> other = compares ? y : std::vector<float>();
-      const InputHessian want = sum_of(*ref, x, other, k, rows);
-      EXPECT_EQ(want.mismatch.size(), other.empty() ? 0u : size_t(k * k));
+    const std::vector<float> x = random_rows(1, rows * k);
+    for (const int64_t n : {int64_t{0}, int64_t{33}, k, int64_t{70}}) {
+      const std::vector<float> y = random_rows(2, rows * n), z = n == k ? x : random_rows(8, rows * n);
+      const InputHessian want = sum_of(*ref, x, y, z, k, rows);
+      EXPECT_EQ(want.mismatch.size(), size_t(n * k));
       for (int i = 0; i <= int(best_isa()); ++i) {
         if (!isa_available(Isa(i))) continue;
         const auto cpu = make_cpu_backend(Isa(i), pool, false);
         for (const int64_t cut : {int64_t{77}, kHessianChunk, rows}) {
-          const InputHessian got = sum_of(*cpu, x, other, k, cut);
+          const InputHessian got = sum_of(*cpu, x, y, z, k, cut);
           EXPECT_EQ(got.k, k);
           EXPECT_TRUE(same_bits(got.h, want.h)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
-          EXPECT_TRUE(same_bits(got.mismatch, want.mismatch)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
+          EXPECT_TRUE(same_bits(got.mismatch, want.mismatch))
+              << isa_name(Isa(i)) << ", n " << n << ", k " << k << ", cut " << cut;
         }
       }
     }
@@ -59,20 +60,25 @@ TEST(HessianSum, EveryBackendGivesTheReferencesBits) {
 /// The reference itself, against doubles.
 TEST(HessianSum, IsTheMeanOfProducts) {
   ThreadPool pool(1);
-  constexpr int64_t kWidth = 5, kRows = 3000;
-  const std::vector<float> x = random_rows(3, kRows * kWidth), y = random_rows(4, kRows * kWidth);
-  const InputHessian got = sum_of(*make_ref_backend(pool), x, y, kWidth, kRows);
-  for (int64_t i = 0; i < kWidth; ++i)
-    for (int64_t j = 0; j < kWidth; ++j) {
-      double h = 0, d = 0;
-      for (int64_t r = 0; r < kRows; ++r) {
-        const double xi = x[size_t(r * kWidth + i)], xj = x[size_t(r * kWidth + j)], yi = y[size_t(r * kWidth + i)];
-        h += xi * xj / double(kRows);
-        d += (yi - xi) * xj / double(kRows);
-      }
+  constexpr int64_t kWidth = 5, kOutputs = 3, kRows = 3000;
+  const std::vector<float> x = random_rows(3, kRows * kWidth), y = random_rows(4, kRows * kOutputs),
+                           z = random_rows(9, kRows * kOutputs);
+  const InputHessian got = sum_of(*make_ref_backend(pool), x, y, z, kWidth, kRows);
+  for (int64_t j = 0; j < kWidth; ++j) {
+    for (int64_t i = 0; i < kWidth; ++i) {
+      double h = 0;
+      for (int64_t r = 0; r < kRows; ++r)
+        h += double(x[size_t(r * kWidth + i)]) * x[size_t(r * kWidth + j)] / double(kRows);
       EXPECT_NEAR(got.h[size_t(i * kWidth + j)], h, 1e-5);
+    }
+    for (int64_t i = 0; i < kOutputs; ++i) {
+      double d = 0;
+      for (int64_t r = 0; r < kRows; ++r)
+        d += (double(y[size_t(r * kOutputs + i)]) - z[size_t(r * kOutputs + i)]) * x[size_t(r * kWidth + j)] /
+             double(kRows);
       EXPECT_NEAR(got.mismatch[size_t(i * kWidth + j)], d, 1e-5);
     }
+  }
 }
 
 TEST(HessianSum, RefusesWhatIsNotFinite) {
@@ -83,16 +89,17 @@ TEST(HessianSum, RefusesWhatIsNotFinite) {
     for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
       for (const bool in_y : {false, true}) {
         std::vector<float> x = good, y = good;
-        (in_y ? y : x)[1100 * 8 + 3] = value;
-        const auto sum = *backend->hessian_sum(8, true);
-        ASSERT_TRUE(sum->add(x.data(), y.data(), 1200));
+        (in_y ? y[1100 * 4 + 3] : x[1100 * 8 + 3]) = value;
+        const auto sum = *backend->hessian_sum(8, 4);
+        ASSERT_TRUE(sum->add(x.data(), y.data(), good.data(), 1200));
         const auto refused = sum->finish("layer");
         ASSERT_FALSE(refused.has_value());
         EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-        EXPECT_NE(refused.error().message().find("layer: got NaN or infinity as input 3"), std::string::npos)
-            << refused.error().message();
+        const char* const what = in_y ? "layer: got NaN or infinity in column 3 of what it aims at"
+                                      : "layer: got NaN or infinity as input 3";
+        EXPECT_NE(refused.error().message().find(what), std::string::npos) << refused.error().message();
       }
-    EXPECT_FALSE((*backend->hessian_sum(8, false))->finish("layer").has_value());  // no rows
+    EXPECT_FALSE((*backend->hessian_sum(8, 0))->finish("layer").has_value());  // no rows
   }
 }
 

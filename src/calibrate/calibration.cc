@@ -197,10 +197,10 @@ Result<HessianByWeight> Calibration::measure_with(const std::function<Status(con
   std::array<std::unique_ptr<HessianSum>, kInputRoles> sums;
   const auto inputs = inputs_of(block_->block());
   for (const InputSpec* input : inputs) {
-    LOWBIT_TRY_ASSIGN(sums[static_cast<size_t>(input->role)], backend_->hessian_sum(input->readers.front().k, false));
+    LOWBIT_TRY_ASSIGN(sums[static_cast<size_t>(input->role)], backend_->hessian_sum(input->readers.front().k, 0));
   }
   LOWBIT_TRY(run([&](InputRole role, const float* x, int64_t m, int64_t) {
-    return sums[static_cast<size_t>(role)]->add(x, nullptr, m);
+    return sums[static_cast<size_t>(role)]->add(x, nullptr, nullptr, m);
   }));
   HessianByWeight hessian;
   for (const InputSpec* input : inputs) {
@@ -224,10 +224,13 @@ Result<HessianByWeight> Calibration::measure_and_advance() {
 Result<HessianByWeight> Calibration::measure_input(InputRole role) {
   compared_ = true;
   const InputSpec& input = *inputs_of(block_->block())[static_cast<size_t>(role)];
-  LOWBIT_TRY_ASSIGN(const auto sum, backend_->hessian_sum(input.readers.front().k, true));
+  const LinearSpec& reader = input.readers.front();
+  const bool on_stream = HiddenStates::adds_to_stream(role);
+  LOWBIT_TRY_ASSIGN(const auto sum, backend_->hessian_sum(reader.k, on_stream ? reader.n : reader.k));
   LOWBIT_TRY(HiddenStates::compare_inputs({source_states_, *source_program_, *source_room_},
                                           {states_, *program_, *room_}, role, report(), *sum));
-  LOWBIT_TRY_ASSIGN(InputHessian measured, sum->finish(block_->name(input.readers.front())));
+  LOWBIT_TRY_ASSIGN(InputHessian measured, sum->finish(block_->name(reader)));
+  if (on_stream) measured.missing = std::exchange(measured.mismatch, {});
   return share(input, std::move(measured));
 }
 

@@ -61,7 +61,8 @@ class Calibration {
   Result<HessianByWeight> measure();
   /// measure(), and the states go on behind the block: where nothing is quantized.
   Result<HessianByWeight> measure_and_advance();
-  /// For asymmetric calibration: brings both streams to an input of the block, and says how they differ there.
+  /// For asymmetric calibration: brings both streams to an input of the block, and says how they differ there; for o
+  /// and down, how they differ behind it. Its readers still have the source's weights.
   Result<HessianByWeight> measure_input(InputRole role);
   /// `w` in place of the source's.
   Status replace(const std::string& name, const QTensor& w);

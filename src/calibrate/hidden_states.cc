@@ -186,22 +186,47 @@ Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, I
   const auto& steps = source.program.steps();
   int next = at;
   while (live(steps, next) != bit(kStream)) ++next;
-  for (const RowRange& rows : source.room.batches(source.states.sequences_)) {
+  const bool on_stream = adds_to_stream(role);
+  Buffer y_stream, z_stream;  // of a batch
+  const std::vector<RowRange> batches = source.room.batches(source.states.sequences_);
+  for (Buffer* stream : {&y_stream, &z_stream}) {
+    if (!on_stream) break;
+    const int64_t rows = std::ranges::max(batches, {}, &RowRange::rows).rows;
+    LOWBIT_TRY_ASSIGN(*stream, source.states.backend_->allocate_rows(rows * source.states.hidden_, "hidden states"));
+  }
+  for (const RowRange& rows : batches) {
     if (before) LOWBIT_TRY(before(share_of(rows, source.states.rows())));
-    const Range ours{rows, source.states.step_, at, next}, theirs{rows, quantized.states.step_, at, at};
-    const auto show_both = [&](const Program& of_source, const Batch& y_batch) {
-      const auto show_theirs = [&](const Program& of_quantized, const Batch& x_batch) {
-        // y and x at the same time: each is there while its observer is asked.
-        const Watch watch_y(source.room.work(), [&](int, const float* y, int64_t, int64_t) {
-          const Watch watch_x(quantized.room.work(),
-                              [&](int, const float* x, int64_t m, int64_t) { return sum.add(x, y, m); });
-          return of_quantized.show(quantized.room.work(), x_batch, at);
-        });
-        return of_source.show(source.room.work(), y_batch, at);
-      };
-      return quantized.states.run_batch(quantized.program, quantized.room, theirs, show_theirs);
+    const Range ours{rows, source.states.step_, on_stream ? next : at, next},
+        theirs{rows, quantized.states.step_, at, at};
+    Workspace &y_work = source.room.work(), &x_work = quantized.room.work();
+    /// y and x at the same time: each is there while its observer is asked.
+    const auto add_inputs = [&](const Program& of_source, const Batch& y_batch, const Program& of_quantized,
+                                const Batch& x_batch) {
+      const Watch watch_y(y_work, [&](int, const float* y, int64_t, int64_t) {
+        const Watch watch_x(x_work, [&](int, const float* x, int64_t m, int64_t) { return sum.add(x, y, x, m); });
+        return of_quantized.show(x_work, x_batch, at);
+      });
+      return of_source.show(y_work, y_batch, at);
     };
-    LOWBIT_TRY(source.states.run_batch(source.program, source.room, ours, show_both));
+    /// The source is behind the layer; the other side goes there and keeps the input, from which the layer that is to
+    /// be fitted runs again.
+    const auto add_streams = [&](const Program& of_quantized, const Batch& x_batch) -> Status {
+      LOWBIT_TRY(y_work.save(kStream, 0, rows.rows, y_stream, 0));
+      LOWBIT_TRY(of_quantized.run(x_work, x_batch, at, at + 1));
+      LOWBIT_TRY(x_work.save(kStream, 0, rows.rows, z_stream, 0));
+      const Watch watch(x_work, [&](int, const float* x, int64_t m, int64_t) {
+        return sum.add(x, y_stream.as<float>(), z_stream.as<float>(), m);
+      });
+      return of_quantized.show(x_work, x_batch, at);
+    };
+    const auto add_both = [&](const Program& of_source, const Batch& y_batch) {
+      return quantized.states.run_batch(quantized.program, quantized.room, theirs,
+                                        [&](const Program& of_quantized, const Batch& x_batch) {
+                                          return on_stream ? add_streams(of_quantized, x_batch)
+                                                           : add_inputs(of_source, y_batch, of_quantized, x_batch);
+                                        });
+    };
+    LOWBIT_TRY(source.states.run_batch(source.program, source.room, ours, add_both));
     LOWBIT_TRY(source.states.keep(source.program, source.room, ours));
     LOWBIT_TRY(quantized.states.keep(quantized.program, quantized.room, theirs));
   }

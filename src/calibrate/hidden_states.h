@@ -50,10 +50,14 @@ class HiddenStates {
     BlockProgram& program;
     BatchRoom& room;
   };
-  /// Brings both to an input of the block and adds its rows to `sum`: x the quantized side's, y the source's. Then the
-  /// source goes on to where its states alone are live, and the quantized side waits for weights.
+  /// Brings both to an input of the block and adds its rows to `sum`: x the quantized side's, y the source's, z = x. Of
+  /// a layer that adds to the stream y is the source's stream behind it, and z the quantized side's stream behind it,
+  /// with the weights that its program has for it now. Then the source goes on to where its states alone are live, and
+  /// the quantized side waits for weights.
   static Status compare_inputs(const Side& source, const Side& quantized, InputRole role, const BeforeBatch& before,
                                HessianSum& sum);
+  /// Whether the only reader of this input adds to the stream.
+  static bool adds_to_stream(InputRole role) { return role == InputRole::kOutput || role == InputRole::kDown; }
 
  private:
   /// Steps [first, last) of a batch, and what happens before step `at`, where the workspace has the rows of its input.

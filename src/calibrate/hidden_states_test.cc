@@ -73,8 +73,9 @@ struct Loaded {
   BlockProgram program;
 };
 
-/// By definition: the reference, the whole block at once. What comes out, and what its layers saw.
-std::vector<float> whole_block(Loaded& loaded, Backend& ref, std::vector<float> x, RowsByRole& seen) {
+/// By definition: the reference, the whole block at once, or steps [0, last). What comes out, and what its layers saw.
+std::vector<float> whole_block(Loaded& loaded, Backend& ref, std::vector<float> x, RowsByRole& seen,
+                               int last = kBlockSteps) {
   const int64_t floats = int64_t(x.size()) / kStateSequences;
   const auto widths = slot_widths(loaded.block->spec());
   const auto work = *ref.workspace(loaded.program.steps(), {widths, kStateContext, kStateContext});
@@ -89,7 +90,7 @@ std::vector<float> whole_block(Loaded& loaded, Backend& ref, std::vector<float> 
     EXPECT_TRUE(cache.reserve(kStateContext));
     EXPECT_TRUE(work->write(kStream, 0, kStateContext, x.data() + i * floats));
     const SequenceRows sequence{&cache, 0, 0, kStateContext};
-    EXPECT_TRUE((*loaded.program.compiled())->run(*work, Batch{{}, {&sequence, 1}, {}}, 0, kBlockSteps));
+    EXPECT_TRUE((*loaded.program.compiled())->run(*work, Batch{{}, {&sequence, 1}, {}}, 0, last));
     EXPECT_TRUE(work->read(kStream, 0, kStateContext, x.data() + i * floats));
   }
   return x;
@@ -188,10 +189,21 @@ TEST(HiddenStates, InputsOfBothSidesAreCompared) {
     Loaded by_source(source, 0, *ref, one), by_changed(source, 0, *ref, one);
     for (size_t role = 0; role < kInputRoles; ++role)
       ASSERT_TRUE(by_changed.replace(changed, static_cast<InputRole>(role)));
-    RowsByRole y_rows, x_rows;
+    RowsByRole y_rows, x_rows, unused;
     const std::vector<float> want_y = whole_block(by_source, *ref, y, y_rows);
     const std::vector<float> want_x = whole_block(by_changed, *ref, x, x_rows);
     EXPECT_FALSE(same_bits(y_rows[1], x_rows[1]));
+    // Inputs are compared; of o and down the streams behind them, while they are still the source's.
+    RowsByRole compared_y = y_rows, compared_z = x_rows;
+    Loaded but_o(source, 0, *ref, one), but_down(source, 0, *ref, one);
+    ASSERT_TRUE(but_o.replace(changed, InputRole::kAttention));
+    for (const InputRole role : {InputRole::kAttention, InputRole::kOutput, InputRole::kMlp})
+      ASSERT_TRUE(but_down.replace(changed, role));
+    const auto o = static_cast<size_t>(InputRole::kOutput), down = static_cast<size_t>(InputRole::kDown);
+    compared_y[o] = whole_block(by_source, *ref, y, unused, kInputSteps[o] + 1);
+    compared_z[o] = whole_block(but_o, *ref, x, unused, kInputSteps[o] + 1);
+    compared_y[down] = want_y;
+    compared_z[down] = whole_block(but_down, *ref, x, unused);
     on_every_backend([&](Backend& backend, ThreadPool& pool, const char* isa) {
       for (const int64_t bytes : kRoom) {
         const std::string at = std::string(v.name) + ", " + isa + ", " + std::to_string(bytes);
@@ -203,10 +215,12 @@ TEST(HiddenStates, InputsOfBothSidesAreCompared) {
         for (const InputSpec* input : inputs_of(ours.block->block())) {
           const auto role = static_cast<size_t>(input->role);
           const int64_t k = input->readers.front().k;
-          const auto sum = *backend.hessian_sum(k, true), want = *ref->hessian_sum(k, true);
+          const int64_t n = int64_t(compared_y[role].size()) / (kStateSequences * kStateContext);
+          const auto sum = *backend.hessian_sum(k, n), want = *ref->hessian_sum(k, n);
           ASSERT_TRUE(HiddenStates::compare_inputs(
               {of_source, ours.program, *room}, {of_quantized, quantized.program, *other_room}, input->role, {}, *sum));
-          ASSERT_TRUE(want->add(x_rows[role].data(), y_rows[role].data(), kStateSequences * kStateContext));
+          ASSERT_TRUE(want->add(x_rows[role].data(), compared_y[role].data(), compared_z[role].data(),
+                                kStateSequences * kStateContext));
           const InputHessian got_hessian = *sum->finish("input"), want_hessian = *want->finish("input");
           EXPECT_TRUE(same_bits(got_hessian.h, want_hessian.h)) << at << ", input " << role;
           EXPECT_TRUE(same_bits(got_hessian.mismatch, want_hessian.mismatch)) << at << ", input " << role;

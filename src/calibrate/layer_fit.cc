@@ -34,7 +34,7 @@ Result<HessianUse> hessian_use(const QuantizeSpec& spec, const InputHessian* hes
     return spec.fit == "wls" ? HessianUse::kWeights : spec.fit == "gptq" ? HessianUse::kFeedback : HessianUse::kRefit;
   }
   if (spec.fit != "auto" || hessian == nullptr) return HessianUse::kNone;
-  return is_asymmetric(spec) && !hessian->mismatch.empty() ? HessianUse::kAsymmetric : HessianUse::kRefit;
+  return is_asymmetric(spec) && hessian->has_target() ? HessianUse::kAsymmetric : HessianUse::kRefit;
 }
 
 Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const LayerInput& input,

@@ -45,7 +45,7 @@ class FactoredInputs {
 };
 
 /// Whether a layer that is fitted like this makes up for the errors of the layers before it, where those are known
-/// (InputHessian::mismatch): auto does for few values and fp8. asks_for_asymmetric(): it was asked for.
+/// (InputHessian::has_target()): auto does for few values and fp8. asks_for_asymmetric(): it was asked for.
 bool is_asymmetric(const QuantizeSpec& spec);
 bool asks_for_asymmetric(const QuantizeSpec& spec);
 /// Whether a layer cannot be fitted like this without its input's Hessian.

@@ -12,20 +12,22 @@
 
 namespace lowbit::cuda {
 
-/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum +=
-/// y^T x, all of it.
+/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum
+/// [n, k] += y^T x, all of it.
 struct AddGram {
   const float* x = nullptr;  // [rows, k]
   int64_t rows = 0, k = 0, chunk = 0;
   double* sum = nullptr;
   float* workspace = nullptr;  // gram_workspace_bytes()
   void* stream = nullptr;
-  const float* y = nullptr;  // [rows, k]; null: none
+  const float* y = nullptr;  // [rows, n]; null: none
+  int64_t n = 0;
 };
-int64_t gram_workspace_bytes(int64_t rows, int64_t k, int64_t chunk);
+/// n = 0: without y.
+int64_t gram_workspace_bytes(int64_t rows, int64_t k, int64_t n, int64_t chunk);
 Status add_gram(const AddGram& call);
-/// h [k, k] = sum * scale, rounded once; `upper`: of its upper triangle, into both.
-Status finish_gram(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream);
+/// h [n, k] = sum * scale, rounded once; n = 0: [k, k], from the sum's upper triangle into both.
+Status finish_gram(const double* sum, int64_t n, int64_t k, double scale, float* h, void* stream);
 
 /// y [rows, n] = x / sqrt(mean(x^2) + eps) * weight; y may be x.
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream);

@@ -111,6 +111,13 @@ struct Job {
   }
 };
 
+/// w + strength * added.
+std::vector<float> moved(const float* w, const std::vector<float>& added, float strength) {
+  std::vector<float> target(added.size());
+  for (size_t i = 0; i < target.size(); ++i) target[i] = w[i] + strength * added[i];
+  return target;
+}
+
 /// w + strength * w shift.
 std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength,
                            ThreadPool& pool) {
@@ -168,7 +175,10 @@ Result<Start> fit_start(const FitPlan& plan, const float* w, ThreadPool& pool) {
   return Start{std::move(arrays), std::vector<uint8_t>(static_cast<size_t>(plan.n * plan.k))};
 }
 
-Status check_width(const InputHessian& hessian, int64_t k) {
+Status check_shape(const InputHessian& hessian, int64_t n, int64_t k) {
+  if (!hessian.missing.empty() && static_cast<int64_t>(hessian.missing.size()) != n * k)
+    return fail(ErrorCode::kShapeMismatch, "Hessian", std::to_string(hessian.missing.size()) + " numbers of outputs",
+                std::to_string(n) + " x " + std::to_string(k) + ", the weight's");
   if (hessian.k == k) return {};
   return fail(ErrorCode::kShapeMismatch, "Hessian", std::to_string(hessian.k) + " inputs",
               std::to_string(k) + ", the weight's columns");
@@ -197,7 +207,7 @@ Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const InputHessian> he
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const InputHessian& hessian, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report) {
-  LOWBIT_TRY(check_width(hessian, k));
+  LOWBIT_TRY(check_shape(hessian, n, k));
   const std::shared_ptr<const InputHessian> borrowed(std::shared_ptr<void>(), &hessian);
   FeedbackOptions of_input = feedback;
   of_input.act_order = feedback.act_order && trellis_of(options.format) == nullptr;
@@ -210,12 +220,13 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
                                       FeedbackReport* report) {
   const auto& [shared, factor, damping, h] = input.parts();
   const InputHessian& hessian = *shared;
-  LOWBIT_TRY(check_width(hessian, k));
+  LOWBIT_TRY(check_shape(hessian, n, k));
   std::vector<float> target;
-  if (feedback.shift != 0 && factor.shift.k() > 0) {
+  if (feedback.shift != 0 && !factor.added.empty())
+    target = moved(w, factor.added, feedback.shift);
+  else if (feedback.shift != 0 && factor.shift.k() > 0)
     target = shifted(w, n, k, factor.shift, feedback.shift, pool);
-    w = target.data();
-  }
+  if (!target.empty()) w = target.data();
   const std::vector<float> importance = hessian.diagonal();
   const RowReader reader = [w, k](int64_t first, int64_t count, float* out) -> Status {
     std::copy_n(w + first * k, count * k, out);

@@ -18,7 +18,11 @@ struct InputHessian {
   std::vector<float> h;  // [k, k], symmetric
   /// d[i, j] = mean over tokens of (y_i - x_i) x_j, y being what the source's layer sees in place of x; or empty.
   std::vector<float> mismatch;
+  /// Of a layer that is the only one to read x, in place of the mismatch: e[i, j], [n, k] = mean over tokens of
+  /// (y_i - z_i) x_j, y being what its outputs should come to and z what its unquantized weights bring them to.
+  std::vector<float> missing;
 
+  bool has_target() const { return !mismatch.empty() || !missing.empty(); }
   std::vector<float> diagonal() const;
 };
 
@@ -32,7 +36,7 @@ struct FeedbackOptions {
       true;  // columns of large inputs first; scales stay with their groups, so nothing changes at run time
   int refine_rounds = 2;  // of refitted scales and coordinate descent; 0: plain GPTQ
   /// How far targets go from the weights towards what gives the source's outputs: 0 to 1, needs
-  /// InputHessian::mismatch.
+  /// InputHessian::has_target().
   float shift = 0;
 };
 
@@ -65,12 +69,13 @@ struct FeedbackReport {
 };
 
 /// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the mismatch; at 1 the least squares of (w y - q x)),
-/// for inputs of the Hessian `hessian`; errors are those to the target. Scales are those of fit() with importance
-/// diag(H) (static groups); codes are then chosen column by column, each carrying the errors of the columns before it
-/// (the recurrence of GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
-/// (w_d - q_d) R_dc / R_cc). On a trellis 64 columns are searched together, and refined as such blocks. Same bits for
-/// any thread count. Errors: as fit(); kShapeMismatch (hessian of another k); kInvalidArgument (NaN, infinity or a
-/// negative diagonal in H).
+/// or w + shift * E H^-1 (E: what is missing; at 1 the least squares of (y - z + w x - q x)), for inputs of the Hessian
+/// `hessian`; errors are those to the target. Scales are those of fit() with importance diag(H) (static groups); codes
+/// are then chosen column by column, each carrying the errors of the columns before it (the recurrence of GPTQ in its
+/// factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of (w_d - q_d) R_dc / R_cc). On a
+/// trellis 64 columns are searched together, and refined as such blocks. Same bits for any thread count. Errors: as
+/// fit(); kShapeMismatch (hessian of another k, E of other outputs); kInvalidArgument (NaN, infinity or a negative
+/// diagonal in H).
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);

@@ -41,31 +41,31 @@ bool factor_in_place(Eigen::MatrixXd& h, ThreadPool* pool) {
   return in_place.info() == Eigen::Success;
 }
 
-/// D H^-1 from H's lower factor; row and column i of the factor are column(i) of H.
-template <class Column>
-ColumnStrips shift_of(const InputHessian& m, const Eigen::MatrixXd& factor, const Column& column, ThreadPool* pool) {
+/// d H^-1 of rows d [n, k] from H's lower factor, number by number to set(row, column, value); row and column i of the
+/// factor are column(i) of H.
+template <class Column, class Set>
+void solve_rows(const std::vector<float>& rows, const Eigen::MatrixXd& factor, const Column& column, ThreadPool* pool,
+                const Set& set) {
   constexpr int64_t kAtOnce =
       64;  // right sides; the same for any number of threads, since Eigen's sums may depend on it
-  const int64_t k = m.k, parts = (k + kAtOnce - 1) / kAtOnce;
-  ColumnStrips shift(k);
+  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, parts = (n + kAtOnce - 1) / kAtOnce;
   const auto lower = factor.triangularView<Eigen::Lower>();
   const auto solve = [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kAtOnce; first < std::min(k, end * kAtOnce); first += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, k - first);
+    for (int64_t first = begin * kAtOnce; first < std::min(n, end * kAtOnce); first += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, n - first);
       Eigen::MatrixXd d(k, count);
       for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) d(i, r) = m.mismatch[static_cast<size_t>((first + r) * k + column(i))];
+        for (int64_t i = 0; i < k; ++i) d(i, r) = rows[static_cast<size_t>((first + r) * k + column(i))];
       lower.solveInPlace(d);
       lower.transpose().solveInPlace(d);
       for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) shift.at(first + r, column(i)) = static_cast<float>(d(i, r));
+        for (int64_t i = 0; i < k; ++i) set(first + r, column(i), static_cast<float>(d(i, r)));
     }
   };
   if (pool != nullptr)
     pool->parallel_for(parts, 1, solve);
   else
     solve(0, parts, 0);
-  return shift;
 }
 
 }  // namespace
@@ -109,7 +109,14 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
       factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
-  if (!hessian.mismatch.empty()) factor.shift = shift_of(hessian, lower, column, pool);
+  if (!hessian.mismatch.empty()) {
+    factor.shift = ColumnStrips(k);
+    solve_rows(hessian.mismatch, lower, column, pool,
+               [&](int64_t r, int64_t c, float value) { factor.shift.at(r, c) = value; });
+  }
+  factor.added.resize(hessian.missing.size());
+  solve_rows(hessian.missing, lower, column, pool,
+             [&](int64_t r, int64_t c, float value) { factor.added[static_cast<size_t>(r * k + c)] = value; });
   return factor;
 }
 

@@ -19,6 +19,8 @@ struct FeedbackFactor {
   /// [k, k], D (H + damping)^-1 of InputHessian::mismatch D; what is added to a row w is w times it. Empty without
   /// `ok` or D.
   ColumnStrips shift{0};
+  /// [n, k], E (H + damping)^-1 of InputHessian::missing E: what is added to the weights. Empty without `ok` or E.
+  std::vector<float> added;
   double damping = 0;
   bool ok = false;  // false: H could not be factored with damping up to 1
 };

@@ -265,5 +265,52 @@ TEST(Feedback, AlignedTargetsGiveTheSourcesOutputs) {
   EXPECT_LT(whole, 0.05 * none);  // x is y turned, so that weights can make up for all of it
 }
 
+/// Outputs that lack something which is a product of the inputs, against the normal equations solved one row at a time.
+TEST(Feedback, TargetsMakeUpForWhatOutputsLack) {
+  const Problem p;
+  Rng rng(5, 0);
+  InputHessian lacking = p.hessian;
+  std::vector<float> wanted(p.w.size());
+  for (float& v : wanted) v = 0.3f * rng.normal();
+  lacking.missing.resize(p.w.size());
+  for (int64_t r = 0; r < p.n; ++r)
+    for (int64_t i = 0; i < p.k; ++i) {
+      double e = 0;  // row times H: what is missing is `wanted` of the inputs
+      for (int64_t j = 0; j < p.k; ++j)
+        e += double(wanted[static_cast<size_t>(r * p.k + j)]) * p.hessian.h[static_cast<size_t>(j * p.k + i)];
+      lacking.missing[static_cast<size_t>(r * p.k + i)] = static_cast<float>(e);
+    }
+  ThreadPool pool(2);
+  const auto distance = [&](float shift, float part) {
+    FeedbackOptions feedback;
+    feedback.shift = shift;
+    feedback.damping = 1e-5;
+    const auto q = fit_with_feedback(p.w.data(), p.n, p.k, grouped(FormatId::kInt8, 32), lacking, feedback, pool);
+    EXPECT_TRUE(q);
+    std::vector<float> reals(p.w.size());
+    dequantize_rows(*pack(*q), 0, p.n, reals.data());
+    double sum = 0, energy = 0;
+    for (int64_t r = 0; r < p.n; ++r) {
+      std::vector<float> row(static_cast<size_t>(p.k));
+      for (size_t c = 0; c < row.size(); ++c) {
+        const size_t at = static_cast<size_t>(r * p.k) + c;
+        row[c] = reals[at] - p.w[at] - part * wanted[at];
+      }
+      sum += quadratic_form(p.hessian, row.data());
+      energy += quadratic_form(p.hessian, wanted.data() + r * p.k);
+    }
+    return sum / energy;
+  };
+  EXPECT_LT(distance(0, 0), 0.01);
+  EXPECT_LT(distance(0.5f, 0.5f), 0.01);
+  EXPECT_LT(distance(1, 1), 0.01);
+  EXPECT_NEAR(distance(0.5f, 1), 0.25, 0.05);
+  InputHessian other = lacking;
+  other.missing.resize(other.missing.size() - static_cast<size_t>(p.k));
+  const auto refused = fit_with_feedback(p.w.data(), p.n, p.k, grouped(FormatId::kInt4), other, {}, pool);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kShapeMismatch);
+}
+
 }  // namespace
 }  // namespace lowbit

@@ -106,32 +106,33 @@ void check_matmuls(uint64_t cases, int64_t rows) {
   }
 }
 
-/// A plain double loop. `crossed`: of y and x, else of x alone.
-void check_gram(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
+/// A plain double loop. `n`: of y, of so many columns, and x; 0: of x alone.
+void check_gram(int64_t rows, int64_t n, int64_t k, int64_t chunk) {
   Rng rng(static_cast<uint64_t>(rows * 1000 + k));
-  const std::vector<float> x = random_floats(rng, rows * k), y = crossed ? random_floats(rng, rows * k) : x;
-  std::vector<double> sum(static_cast<size_t>(k * k), 0.25);
+  const int64_t width = n > 0 ? n : k;
+  const std::vector<float> x = random_floats(rng, rows * k), y = n > 0 ? random_floats(rng, rows * n) : x;
+  std::vector<double> sum(static_cast<size_t>(width * k), 0.25);
   std::vector<float> wanted(sum.size());
   const double scale = 1.0 / static_cast<double>(rows);
-  for (int64_t i = 0; i < k; ++i)
+  for (int64_t i = 0; i < width; ++i)
     for (int64_t j = 0; j < k; ++j) {
       double total = 0.25;
       for (int64_t first = 0; first < rows; first += chunk) {
         float s = 0;
         for (int64_t r = first; r < std::min(rows, first + chunk); ++r)
-          s = std::fma(y[static_cast<size_t>(r * k + i)], x[static_cast<size_t>(r * k + j)], s);
+          s = std::fma(y[static_cast<size_t>(r * width + i)], x[static_cast<size_t>(r * k + j)], s);
         total += static_cast<double>(s);
       }
       wanted[static_cast<size_t>(i * k + j)] = static_cast<float>(total * scale);
     }
   const OnDevice<float> on_device(x), others(y);
-  const auto workspace_bytes = cuda::gram_workspace_bytes(rows, k, chunk);
+  const auto workspace_bytes = cuda::gram_workspace_bytes(rows, k, n, chunk);
   OnDevice<float> workspace(std::vector<float>(static_cast<size_t>(workspace_bytes) / sizeof(float))), h(wanted);
   OnDevice<double> sums(sum);
   ASSERT_TRUE(cuda::add_gram(
-      {on_device.data(), rows, k, chunk, sums.data(), workspace.data(), nullptr, crossed ? others.data() : nullptr}));
-  ASSERT_TRUE(cuda::finish_gram(sums.data(), k, scale, !crossed, h.data(), nullptr));
-  expect_same(h.back(), wanted, std::to_string(rows) + " rows of " + std::to_string(k));
+      {on_device.data(), rows, k, chunk, sums.data(), workspace.data(), nullptr, n > 0 ? others.data() : nullptr, n}));
+  ASSERT_TRUE(cuda::finish_gram(sums.data(), n, k, scale, h.data(), nullptr));
+  expect_same(h.back(), wanted, std::to_string(rows) + " rows of " + std::to_string(n) + " and " + std::to_string(k));
 }
 
 void check_rows() {

@@ -58,20 +58,20 @@ TEST(RecipeBackend, RowsGoFromBuffersToSlotsAndBack) {
 TEST(RecipeBackend, HessianSumsAreTheReferences) {
   ThreadPool pool(2);
   const auto ref = make_ref_backend(pool), backend = sealed(pool);
-  const int64_t k = 24, rows = kHessianChunk + 100, cut = 700;
-  std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * k);
+  const int64_t k = 24, n = 20, rows = kHessianChunk + 100, cut = 700;
+  std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * n), z = random_rows(3, rows * n);
   const auto sum_of = [&](Backend& b) {
-    const auto sum = *b.hessian_sum(k, true);
-    const Buffer bx = uploaded(b, x), by = uploaded(b, y);
-    EXPECT_TRUE(sum->add(bx.as<float>(), by.as<float>(), cut));
-    EXPECT_TRUE(sum->add(bx.as<float>() + cut * k, by.as<float>() + cut * k, rows - cut));
+    const auto sum = *b.hessian_sum(k, n);
+    const Buffer bx = uploaded(b, x), by = uploaded(b, y), bz = uploaded(b, z);
+    EXPECT_TRUE(sum->add(bx.as<float>(), by.as<float>(), bz.as<float>(), cut));
+    EXPECT_TRUE(sum->add(bx.as<float>() + cut * k, by.as<float>() + cut * n, bz.as<float>() + cut * n, rows - cut));
     return sum->finish("layer");
   };
   const auto want = sum_of(*ref), got = sum_of(*backend);
   ASSERT_TRUE(want.has_value() && got.has_value());
   EXPECT_TRUE(same_bits(got->h, want->h));
   EXPECT_TRUE(same_bits(got->mismatch, want->mismatch));
-  y[1100 * size_t(k) + 3] = std::numeric_limits<float>::quiet_NaN();
+  y[1100 * size_t(n) + 3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(sum_of(*backend).error().message(), sum_of(*ref).error().message());
 }
 

@@ -40,8 +40,8 @@ class CpuBackend final : public HostBackend {
     return std::unique_ptr<Workspace>(std::move(work));
   }
 
-  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
-    return std::unique_ptr<HessianSum>(std::make_unique<CpuHessianSum>(k, compares, isa_, *pool_));
+  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, int64_t n) override {
+    return std::unique_ptr<HessianSum>(std::make_unique<CpuHessianSum>(k, n, isa_, *pool_));
   }
 
  private:

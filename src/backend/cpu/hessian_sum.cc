@@ -19,41 +19,40 @@ bool finite(const float* row, int64_t n) {
   return special == 0;
 }
 
-/// The first number that is not finite, x before y.
-int64_t bad_column(const float* x, const float* y, int64_t m, int64_t k) {
-  for (const float* rows : {x, y})
-    for (int64_t i = 0; rows != nullptr && i < m * k; ++i)
-      if (!std::isfinite(rows[i])) return i % k;
+/// The first column with a number that is not finite.
+int64_t bad_column(const float* x, const float* y, int64_t m, int64_t columns) {
+  for (int64_t i = 0; i < m * columns; ++i)
+    if (!std::isfinite(x[i]) || (y != nullptr && !std::isfinite(y[i]))) return i % columns;
   return -1;
 }
 
 }  // namespace
 
-CpuHessianSum::CpuHessianSum(int64_t k, bool compares, Isa isa, ThreadPool& pool)
-    : k_(k), add_products_(gram_kernel(isa)), pool_(&pool) {
+CpuHessianSum::CpuHessianSum(int64_t k, int64_t n, Isa isa, ThreadPool& pool)
+    : k_(k), n_(n), add_products_(gram_kernel(isa)), pool_(&pool) {
   x_.resize(size_t(round_up(k, kGramColumns) * kHessianChunk));
   sum_.resize(size_t(k * k));
-  if (!compares) return;
-  difference_.resize(x_.size());
-  other_sum_.resize(sum_.size());
+  difference_.resize(size_t(round_up(n, kGramColumns) * kHessianChunk));
+  other_sum_.resize(size_t(n * k));
 }
 
-bool CpuHessianSum::take(const float* x, const float* y, int64_t m) {
+bool CpuHessianSum::take(const float* x, const float* y, int64_t columns, int64_t m, Panels& to) const {
   std::atomic<bool> all_finite{true};
-  pool_->parallel_for(ceil_div(k_, kGramColumns), 1, [&](int64_t begin, int64_t end, int) {
+  pool_->parallel_for(ceil_div(columns, kGramColumns), 1, [&](int64_t begin, int64_t end, int) {
     bool good = true;
     for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t first = panel * kGramColumns, n = std::min(kGramColumns, k_ - first);
-      const auto to = size_t((panel * kHessianChunk + filled_) * kGramColumns);
-      for (int64_t r = 0; r < m; ++r) {
-        const float* const row = x + r * k_ + first;
+      const int64_t first = panel * kGramColumns, n = std::min(kGramColumns, columns - first);
+      float* out = to.data() + (panel * kHessianChunk + filled_) * kGramColumns;
+      for (int64_t r = 0; r < m; ++r, out += kGramColumns) {
+        const float* const row = x + r * columns + first;
         good &= finite(row, n);
-        std::copy_n(row, n, x_.data() + to + r * kGramColumns);
-        if (y == nullptr) continue;
-        const float* const other = y + r * k_ + first;
-        float* const difference = difference_.data() + to + r * kGramColumns;
+        if (y == nullptr) {
+          std::copy_n(row, n, out);
+          continue;
+        }
+        const float* const other = y + r * columns + first;
         good &= finite(other, n);
-        for (int64_t c = 0; c < n; ++c) difference[c] = other[c] - row[c];
+        for (int64_t c = 0; c < n; ++c) out[c] = row[c] - other[c];
       }
     }
     if (!good) all_finite.store(false, std::memory_order_relaxed);
@@ -61,12 +60,20 @@ bool CpuHessianSum::take(const float* x, const float* y, int64_t m) {
   return all_finite.load();
 }
 
-Status CpuHessianSum::add(const float* x, const float* y, int64_t m) {
+Status CpuHessianSum::add(const float* x, const float* y, const float* z, int64_t m) {
   while (m > 0 && bad_column_ < 0) {
     const int64_t rows = std::min(m, kHessianChunk - filled_);
-    if (!take(x, y, rows)) bad_column_ = bad_column(x, y, rows, k_);
+    if (!take(x, nullptr, k_, rows, x_)) {
+      bad_column_ = bad_column(x, nullptr, rows, k_);
+    } else if (n_ > 0 && !take(y, z, n_, rows, difference_)) {
+      bad_column_ = bad_column(y, z, rows, n_);
+      bad_compared_ = true;
+    }
     x += rows * k_;
-    if (y != nullptr) y += rows * k_;
+    if (n_ > 0) {
+      y += rows * n_;
+      z += rows * n_;
+    }
     m -= rows;
     count_ += rows;
     filled_ += rows;
@@ -75,31 +82,30 @@ Status CpuHessianSum::add(const float* x, const float* y, int64_t m) {
   return {};
 }
 
-void CpuHessianSum::multiply(const Panels& left, int64_t left_panel, int64_t right_panel,
-                             std::vector<double>& sum) const {
+void CpuHessianSum::multiply(const Panels& left, int64_t left_panel, int64_t right_panel, std::vector<double>& sum,
+                             int64_t rows_of_sum) const {
   constexpr int64_t kPanel = kHessianChunk * kGramColumns;
   const int64_t i = left_panel * kGramColumns, j = right_panel * kGramColumns;
   add_products_({left.data() + left_panel * kPanel, x_.data() + right_panel * kPanel, filled_, sum.data() + i * k_ + j,
-                 k_, std::min(kGramColumns, k_ - i), std::min(kGramColumns, k_ - j)});
+                 k_, std::min(kGramColumns, rows_of_sum - i), std::min(kGramColumns, k_ - j)});
 }
 
 /// H is symmetric: of its columns before a row's panel none is summed.
 void CpuHessianSum::flush() {
   if (filled_ == 0 || bad_column_ >= 0) return;
-  const int64_t panels = ceil_div(k_, kGramColumns);
+  const int64_t panels = ceil_div(k_, kGramColumns), others = ceil_div(n_, kGramColumns);
   // A thread keeps the panel that stands on the right in its second-level cache.
   pool_->parallel_for(panels, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t right = begin; right < end; ++right) {
-      for (int64_t left = 0; left <= right; ++left) multiply(x_, left, right, sum_);
-      for (int64_t left = 0; !difference_.empty() && left < panels; ++left)
-        multiply(difference_, left, right, other_sum_);
+      for (int64_t left = 0; left <= right; ++left) multiply(x_, left, right, sum_, k_);
+      for (int64_t left = 0; left < others; ++left) multiply(difference_, left, right, other_sum_, n_);
     }
   });
   filled_ = 0;
 }
 
 Result<InputHessian> CpuHessianSum::finish(const std::string& name) {
-  if (bad_column_ >= 0) return not_finite(name, bad_column_);
+  if (bad_column_ >= 0) return not_finite(name, bad_column_, bad_compared_);
   if (count_ == 0) return no_inputs(name);
   flush();
   const double scale = 1.0 / static_cast<double>(count_);
@@ -107,7 +113,7 @@ Result<InputHessian> CpuHessianSum::finish(const std::string& name) {
   hessian.k = k_;
   const auto mean_of = [&](const std::vector<double>& sum, bool upper) {
     std::vector<float> mean(sum.size());
-    pool_->parallel_for(k_, 16, [&](int64_t begin, int64_t end, int) {
+    pool_->parallel_for(int64_t(sum.size()) / k_, 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)
         for (int64_t c = 0; c < k_; ++c)
           mean[size_t(r * k_ + c)] = float(sum[size_t(upper && c < r ? c * k_ + r : r * k_ + c)] * scale);

@@ -56,8 +56,8 @@ class CudaBackend final : public Backend {
     return {.rows = 8192, .bytes = int64_t{256} << 20, .session_rows = 2048, .session_bytes = int64_t{192} << 20};
   }
 
-  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
-    return CudaHessianSum::make(gpu_, k, compares);
+  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, int64_t n) override {
+    return CudaHessianSum::make(gpu_, k, n);
   }
 
   Result<int64_t> free_memory() const override {

@@ -224,39 +224,42 @@ class RefProgram final : public Program {
 /// One number after the other, in chains of kHessianChunk rows.
 class RefHessianSum final : public HessianSum {
  public:
-  RefHessianSum(int64_t k, bool compares) : k_(k), compares_(compares) {}
+  RefHessianSum(int64_t k, int64_t n) : k_(k), n_(n) {}
 
-  Status add(const float* x, const float* y, int64_t m) override {
+  Status add(const float* x, const float* y, const float* z, int64_t m) override {
     x_.insert(x_.end(), x, x + m * k_);
-    if (y != nullptr) y_.insert(y_.end(), y, y + m * k_);
+    if (n_ == 0) return {};
+    y_.insert(y_.end(), y, y + m * n_);
+    z_.insert(z_.end(), z, z + m * n_);
     return {};
   }
 
   Result<InputHessian> finish(const std::string& name) override {
     if (x_.empty()) return no_inputs(name);
-    for (const auto* rows : {&x_, &y_})
-      for (size_t i = 0; i < rows->size(); ++i)
-        if (!std::isfinite((*rows)[i])) return not_finite(name, int64_t(i) % k_);
-    InputHessian hessian{k_, mean_of(x_), {}};
-    if (!compares_) return hessian;
-    std::vector<float> mismatch(x_.size());
-    for (size_t i = 0; i < x_.size(); ++i) mismatch[i] = y_[i] - x_[i];
-    hessian.mismatch = mean_of(mismatch);
+    for (size_t i = 0; i < x_.size(); ++i)
+      if (!std::isfinite(x_[i])) return not_finite(name, int64_t(i) % k_, false);
+    std::vector<float> difference(y_.size());
+    for (size_t i = 0; i < y_.size(); ++i) {
+      if (!std::isfinite(y_[i]) || !std::isfinite(z_[i])) return not_finite(name, int64_t(i) % n_, true);
+      difference[i] = y_[i] - z_[i];
+    }
+    InputHessian hessian{k_, mean_of(x_, k_), {}, {}};
+    if (n_ > 0) hessian.mismatch = mean_of(difference, n_);
     return hessian;
   }
 
  private:
-  /// The mean of left_i x_j over all rows.
-  std::vector<float> mean_of(const std::vector<float>& left) const {
+  /// The mean of left_i x_j over all rows left [n].
+  std::vector<float> mean_of(const std::vector<float>& left, int64_t n) const {
     const int64_t rows = int64_t(x_.size()) / k_;
-    std::vector<float> mean(size_t(k_ * k_));
-    for (int64_t i = 0; i < k_; ++i)
+    std::vector<float> mean(size_t(n * k_));
+    for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < k_; ++j) {
         double sum = 0;
         for (int64_t first = 0; first < rows; first += kHessianChunk) {
           float part = 0;
           for (int64_t r = first; r < std::min(first + kHessianChunk, rows); ++r)
-            part = std::fma(left[size_t(r * k_ + i)], x_[size_t(r * k_ + j)], part);
+            part = std::fma(left[size_t(r * n + i)], x_[size_t(r * k_ + j)], part);
           sum += double(part);
         }
         mean[size_t(i * k_ + j)] = float(sum * (1.0 / double(rows)));
@@ -264,9 +267,8 @@ class RefHessianSum final : public HessianSum {
     return mean;
   }
 
-  int64_t k_;
-  bool compares_;
-  std::vector<float> x_, y_;
+  int64_t k_, n_;
+  std::vector<float> x_, y_, z_;
 };
 
 class RefBackend final : public HostBackend {
@@ -309,8 +311,8 @@ class RefBackend final : public HostBackend {
     return std::unique_ptr<Workspace>(std::move(work));
   }
 
-  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
-    return std::unique_ptr<HessianSum>(std::make_unique<RefHessianSum>(k, compares));
+  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, int64_t n) override {
+    return std::unique_ptr<HessianSum>(std::make_unique<RefHessianSum>(k, n));
   }
 
  private:

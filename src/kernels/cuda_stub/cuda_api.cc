@@ -75,9 +75,9 @@ Status gemm_fp8_by_mma(const Fp8Gemm&, const Fp8Groups&, Fp8Cores, void*) { retu
 Status f32_matmul(const F32Matmul&) { return not_built(); }
 bool takes_exact_products(const ExactProducts&) { return false; }
 Status exact_products(const ExactProducts&) { return not_built(); }
-int64_t gram_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
+int64_t gram_workspace_bytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 Status add_gram(const AddGram&) { return not_built(); }
-Status finish_gram(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
+Status finish_gram(const double*, int64_t, int64_t, double, float*, void*) { return not_built(); }
 Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
 Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
 Status squared_relu_rows(float*, const float*, int64_t, void*) { return not_built(); }

@@ -218,29 +218,31 @@ TEST(CudaPrograms, HessianOfTheReference) {
   const auto ref = make_ref_backend(gpu.pool);
   Rng rng(3);
   for (const int64_t k : {40, 209})
-    for (const bool compares : {false, true}) {
+    for (const int64_t n : {int64_t{0}, int64_t{33}, k, int64_t{300}}) {
       const int64_t rows = 2 * kHessianChunk + 100;
-      std::vector<float> x(size_t(rows * k)), y(x.size());
-      for (auto* values : {&x, &y})
+      std::vector<float> x(size_t(rows * k)), y(size_t(rows * std::max<int64_t>(n, 1))), z(y.size());
+      for (auto* values : {&x, &y, &z})
         for (float& v : *values) v = float(rng.normal());
-      const auto by_definition = *ref->hessian_sum(k, compares);
-      ASSERT_TRUE(by_definition->add(x.data(), compares ? y.data() : nullptr, rows));
+      const auto by_definition = *ref->hessian_sum(k, n);
+      ASSERT_TRUE(by_definition->add(x.data(), y.data(), z.data(), rows));
       const InputHessian want = *by_definition->finish("rows");
-      Buffer xd = *gpu.backend->allocate_rows(rows * k, "x"), yd = *gpu.backend->allocate_rows(rows * k, "y");
-      ASSERT_TRUE(gpu.backend->upload(x, xd, 0) && gpu.backend->upload(y, yd, 0));
+      Buffer xd = *gpu.backend->allocate_rows(rows * k, "x");
+      Buffer yd = *gpu.backend->allocate_rows(int64_t(y.size()), "y"),
+             zd = *gpu.backend->allocate_rows(int64_t(z.size()), "z");
+      ASSERT_TRUE(gpu.backend->upload(x, xd, 0) && gpu.backend->upload(y, yd, 0) && gpu.backend->upload(z, zd, 0));
       for (const int64_t cut : {int64_t{77}, rows}) {
-        const auto sum = *gpu.backend->hessian_sum(k, compares);
+        const auto sum = *gpu.backend->hessian_sum(k, n);
         for (int64_t first = 0; first < rows; first += cut)
-          ASSERT_TRUE(sum->add(xd.as<float>() + first * k, compares ? yd.as<float>() + first * k : nullptr,
+          ASSERT_TRUE(sum->add(xd.as<float>() + first * k, yd.as<float>() + first * n, zd.as<float>() + first * n,
                                std::min(cut, rows - first)));
         const InputHessian got = *sum->finish("rows");
         EXPECT_TRUE(same_bits(got.h, want.h)) << k << ", cut " << cut;
-        EXPECT_TRUE(same_bits(got.mismatch, want.mismatch)) << k << ", cut " << cut;
+        EXPECT_TRUE(same_bits(got.mismatch, want.mismatch)) << n << " x " << k << ", cut " << cut;
       }
-      const auto bad = *gpu.backend->hessian_sum(k, false);
+      const auto bad = *gpu.backend->hessian_sum(k, 0);
       x[size_t(5 * k + 3)] = NAN;
       ASSERT_TRUE(gpu.backend->upload(x, xd, 0));
-      ASSERT_TRUE(bad->add(xd.as<float>(), nullptr, rows));
+      ASSERT_TRUE(bad->add(xd.as<float>(), nullptr, nullptr, rows));
       EXPECT_NE(bad->finish("layer").error().message().find("layer: got NaN or infinity as input 3"),
                 std::string::npos);
     }

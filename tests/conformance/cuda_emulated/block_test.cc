@@ -25,7 +25,7 @@ TEST(BlocksOnFibers, HalfSteps) { check_half_step_all(60, 700); }
 
 TEST(BlocksOnFibers, Gram) {
   for (const auto& [rows, k, chunk] : {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {64, 300, 64}})
-    for (const bool crossed : {false, true}) check_gram(rows, k, chunk, crossed);
+    for (const int64_t n : {int64_t{0}, k, int64_t{40}, int64_t{140}}) check_gram(rows, n, k, chunk);
 }
 
 TEST(BlocksOnFibers, Rows) { check_rows(); }

@@ -16,16 +16,19 @@ constexpr int64_t kBlocksWanted = 512;  // thread blocks that keep a large devic
 constexpr int kThreads = 256;
 
 int64_t tiles_of(int64_t k) { return (k + kTile - 1) / kTile; }
-int64_t pairs_of(int64_t k) { return tiles_of(k) * (tiles_of(k) + 1) / 2; }
+/// Of the products: the upper triangle of [k, k], or all of [n, k].
+int64_t product_tiles(int64_t n, int64_t k) {
+  return n > 0 ? tiles_of(n) * tiles_of(k) : tiles_of(k) * (tiles_of(k) + 1) / 2;
+}
 /// Chunks that are multiplied at once, each into a part of the workspace of its own.
-int64_t chunks_at_once(int64_t rows, int64_t k, int64_t chunk) {
-  const int64_t chunks = std::max<int64_t>(1, (rows + chunk - 1) / chunk);
-  return std::clamp<int64_t>((kBlocksWanted + pairs_of(k) - 1) / pairs_of(k), 1, chunks);
+int64_t chunks_at_once(int64_t rows, int64_t n, int64_t k, int64_t chunk) {
+  const int64_t chunks = std::max<int64_t>(1, (rows + chunk - 1) / chunk), tiles = product_tiles(n, k);
+  return std::clamp<int64_t>((kBlocksWanted + tiles - 1) / tiles, 1, chunks);
 }
 
-/// One tile of the upper triangle of one chunk's x^T x; with y, of y^T x.
+/// One tile of the upper triangle of one chunk's x^T x; with y [rows, n], of y^T x.
 __global__ void __launch_bounds__(kTileThreads, 2)
-    multiply_chunk(const float* x, const float* y, int64_t rows, int64_t k, int64_t chunk, float* products) {
+    multiply_chunk(const float* x, const float* y, int64_t rows, int64_t n, int64_t k, int64_t chunk, float* products) {
   const int64_t tiles = (k + kTile - 1) / kTile;
   int64_t j0 = blockIdx.x, i0 = 0;
   if (y == nullptr) {
@@ -36,8 +39,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     j0 %= tiles;
   }
   const int64_t first = int64_t{blockIdx.y} * chunk, count = min(chunk, rows - first);
-  const float* const rows_i = (y == nullptr ? x : y) + first * k;
-  const OutputsAreColumns a{rows_i, k, count, i0 * kTile}, b{x + first * k, k, count, j0 * kTile};
+  const int64_t width = y == nullptr ? k : n;
+  const OutputsAreColumns a{(y == nullptr ? x : y) + first * width, width, count, i0 * kTile},
+      b{x + first * k, k, count, j0 * kTile};
   Sums sums = {};
   each_step(a, b, count, [&](int64_t, const TileRows& rows_a, const TileRows& rows_b) {
 #pragma unroll
@@ -46,27 +50,27 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       add_step(rows_a[d], rows_b[d], sums, unused);
     }
   });
-  float* const to = products + int64_t{blockIdx.y} * k * k;
+  float* const to = products + int64_t{blockIdx.y} * width * k;
 #pragma unroll
   for (int i = 0; i < kMicro; ++i)
 #pragma unroll
     for (int j = 0; j < kMicro; ++j) {
       const int64_t row = i0 * kTile + output_row(i), column = j0 * kTile + output_column(j);
-      if (row < k && column < k) to[row * k + column] = sums[i][j];
+      if (row < width && column < k) to[row * k + column] = sums[i][j];
     }
 }
 
-__global__ void add_products(const float* products, int64_t count, int64_t k, bool upper, double* sum) {
+__global__ void add_products(const float* products, int64_t count, int64_t n, int64_t k, bool upper, double* sum) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= k * k || (upper && at / k > at % k)) return;
+  if (at >= n * k || (upper && at / k > at % k)) return;
   double total = sum[at];
-  for (int64_t i = 0; i < count; ++i) total = __dadd_rn(total, static_cast<double>(products[i * k * k + at]));
+  for (int64_t i = 0; i < count; ++i) total = __dadd_rn(total, static_cast<double>(products[i * n * k + at]));
   sum[at] = total;
 }
 
-__global__ void scale_sums(const double* sum, int64_t k, double scale, bool upper, float* h) {
+__global__ void scale_sums(const double* sum, int64_t n, int64_t k, double scale, bool upper, float* h) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= k * k) return;
+  if (at >= n * k) return;
   const int64_t row = at / k, column = at % k;
   const int64_t from = upper ? min(row, column) * k + max(row, column) : at;
   h[at] = __double2float_rn(__dmul_rn(sum[from], scale));
@@ -76,32 +80,35 @@ dim3 blocks_for(int64_t count) { return dim3(static_cast<unsigned>((count + kThr
 
 }  // namespace
 
-int64_t gram_workspace_bytes(int64_t rows, int64_t k, int64_t chunk) {
-  return chunks_at_once(rows, k, chunk) * k * k * int64_t(sizeof(float));
+int64_t gram_workspace_bytes(int64_t rows, int64_t k, int64_t n, int64_t chunk) {
+  const auto floats = [&](int64_t of) { return chunks_at_once(rows, of, k, chunk) * (of > 0 ? of : k) * k; };
+  return std::max(floats(0), floats(n)) * int64_t(sizeof(float));
 }
 
 Status add_gram(const AddGram& call) {
   auto* const stream = static_cast<cudaStream_t>(call.stream);
-  const int64_t k = call.k, at_once = chunks_at_once(call.rows, k, call.chunk) * call.chunk;
+  const bool upper = call.y == nullptr;
+  const int64_t k = call.k, n = upper ? 0 : call.n, width = upper ? k : n;
+  const int64_t at_once = chunks_at_once(call.rows, n, k, call.chunk) * call.chunk;
   for (int64_t first = 0; first < call.rows; first += at_once) {
     const int64_t rows = std::min(at_once, call.rows - first), chunks = (rows + call.chunk - 1) / call.chunk;
-    const bool upper = call.y == nullptr;
-    const int64_t tiles = upper ? pairs_of(k) : tiles_of(k) * tiles_of(k);
-    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks));
-    const float* const y = upper ? nullptr : call.y + first * k;
-    auto e = launch(multiply_chunk, grid, dim3(kTileThreads), 0, stream, false, call.x + first * k, y, rows, k,
+    const dim3 grid(static_cast<unsigned>(product_tiles(n, k)), static_cast<unsigned>(chunks));
+    const float* const y = upper ? nullptr : call.y + first * n;
+    auto e = launch(multiply_chunk, grid, dim3(kTileThreads), 0, stream, false, call.x + first * k, y, rows, n, k,
                     call.chunk, call.workspace);
     if (e == cudaSuccess)
-      e = launch(add_products, blocks_for(k * k), dim3(kThreads), 0, stream, false, call.workspace, chunks, k, upper,
-                 call.sum);
+      e = launch(add_products, blocks_for(width * k), dim3(kThreads), 0, stream, false, call.workspace, chunks, width,
+                 k, upper, call.sum);
     if (auto status = check_cuda(e, "Hessian"); !status) return status;
   }
   return {};
 }
 
-Status finish_gram(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream) {
-  return check_cuda(launch(scale_sums, blocks_for(k * k), dim3(kThreads), 0, static_cast<cudaStream_t>(stream), false,
-                           sum, k, scale, upper, h),
+Status finish_gram(const double* sum, int64_t n, int64_t k, double scale, float* h, void* stream) {
+  const bool upper = n == 0;
+  const int64_t rows = upper ? k : n;
+  return check_cuda(launch(scale_sums, blocks_for(rows * k), dim3(kThreads), 0, static_cast<cudaStream_t>(stream),
+                           false, sum, rows, k, scale, upper, h),
                     "Hessian");
 }
 
