@@ -147,6 +147,7 @@ class CAbi(cli.CliTest):
             if not cli.sanitized():
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             os.chdir(self.dir)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU takes more address space than there is here
             signal.alarm(SECONDS)
             try:
                 os._exit(work())
