@@ -48,6 +48,17 @@ def _back_to(example: Any) -> Any:
     return None
 
 
+class Arguments(ctypes.Structure):
+    """The arguments of a call. A number that its field cannot hold is an error: ctypes would cut it, and the call would
+    believe in other shapes than those of the arrays."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        for (name, kind), value in zip(self._fields_, values):
+            if isinstance(value, int) and (getattr(self, name) or 0) != value:
+                raise LowbitError(name, str(value), f"a number of {8 * ctypes.sizeof(kind)} bits")
+
+
 class Arrays:
     """Operations in which libraries of arrays differ. All arguments of a call are of one kind and on one device, those
     of the first."""
@@ -171,7 +182,7 @@ class Arrays:
             results = tuple(map(self._back, results))
         return results if len(results) > 1 else results[0]
 
-    def call(self, name: str, args: ctypes.Structure) -> None:
+    def call(self, name: str, args: Arguments) -> None:
         """`name`_host on the CPU; on a GPU `name`, on torch's current stream there."""
         args.struct_size = ctypes.sizeof(args)
         if not self.on_gpu:

@@ -8,38 +8,37 @@ float8_e4m3fn tensors.
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import c_float, c_int32, c_int64, c_size_t, c_void_p
 from typing import Any
 
-from .arrays import Arrays
+from .arrays import Arguments, Arrays
 from .errors import LowbitError
 
 BLOCK = 128
 _ORDERS = {"row": 0, "column": 1}
 
 
-class _QuantArgs(ctypes.Structure):
+class _QuantArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("input", c_void_p), ("rows", c_int64), ("columns", c_int64), ("input_stride", c_int64),
                 ("block_rows", c_int64), ("block_columns", c_int64), ("codes", c_void_p), ("scales", c_void_p), ("codes_stride", c_int64),
                 ("scale_stride", c_int64), ("input_type", c_int32), ("scale_order", c_int32), ("power_of_two", c_int32),
                 ("norm_eps", c_float), ("norm_weight", c_void_p), ("up", c_void_p), ("up_stride", c_int64)]
 
 
-class _DequantArgs(ctypes.Structure):
+class _DequantArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("codes", c_void_p), ("scales", c_void_p), ("rows", c_int64), ("columns", c_int64),
                 ("codes_stride", c_int64), ("scale_stride", c_int64), ("block_rows", c_int64), ("block_columns", c_int64),
                 ("output", c_void_p), ("output_stride", c_int64), ("output_type", c_int32)]
 
 
-class _GemmArgs(ctypes.Structure):
+class _GemmArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("m", c_int64), ("n", c_int64), ("k", c_int64), ("a", c_void_p), ("b", c_void_p),
                 ("a_stride", c_int64), ("b_stride", c_int64), ("a_scales", c_void_p), ("b_scales", c_void_p), ("a_scale_stride", c_int64),
                 ("b_scale_stride", c_int64), ("b_block_rows", c_int64), ("output", c_void_p), ("output_stride", c_int64),
                 ("output_type", c_int32), ("a_scale_order", c_int32)]
 
 
-class _GroupedGemmArgs(ctypes.Structure):
+class _GroupedGemmArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("m", c_int64), ("n", c_int64), ("k", c_int64), ("groups", c_int64), ("a", c_void_p),
                 ("b", c_void_p), ("a_scales", c_void_p), ("b_scales", c_void_p), ("a_stride", c_int64), ("b_stride", c_int64),
                 ("a_scale_stride", c_int64), ("b_scale_stride", c_int64), ("b_block_rows", c_int64), ("output_stride", c_int64),

@@ -54,6 +54,14 @@ def whole_number(where: str, value: int, bits: int, *, signed: bool = True) -> i
     return value
 
 
+def c_text(where: str, text: str | bytes) -> bytes:
+    """For C, which would take what is before a zero."""
+    raw = text.encode() if isinstance(text, str) else text
+    if b"\0" in raw:
+        raise LowbitError(where, "a zero character", "a text without")
+    return raw
+
+
 def set_sampling_arrays(options: GenerateOptions, logit_bias: Mapping[int, float] | None, allowed_tokens: Iterable[int] | None,
                         stop: str | Sequence[str]) -> None:
     """Lists as the library takes them; the struct keeps them alive."""
@@ -66,8 +74,6 @@ def set_sampling_arrays(options: GenerateOptions, logit_bias: Mapping[int, float
         for i in ids:
             mask[i // 32] |= 1 << i % 32
         options.token_mask, options.token_mask_words = mask, len(mask)
-    texts = [text.encode() for text in ([stop] if isinstance(stop, str) else stop)]
-    if any(b"\0" in text for text in texts):  # C would take what is before it
-        raise LowbitError("stop", "a text with a zero character", "a text without")
+    texts = [c_text("stop", text) for text in ([stop] if isinstance(stop, str) else stop)]
     if texts:
         options.stop_texts, options.stop_count = (c_char_p * len(texts))(*texts), len(texts)

@@ -7,44 +7,43 @@ NumPy has no bf16: such outputs are uint16 arrays.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from ctypes import c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any
 
 import numpy as np
 
-from .arrays import BF16, F32, Arrays
+from .arrays import BF16, F32, Arguments, Arrays
 from .errors import LowbitError
 from .library import fail, library
 
 _ORDERS = {"rows": 0, "tiles": 1}
 
 
-class _Int8QuantArgs(ctypes.Structure):
+class _Int8QuantArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("input", c_void_p), ("m", c_int64), ("k", c_int64), ("input_stride", c_int64),
                 ("codes", c_void_p), ("codes_stride", c_int64), ("scales", c_void_p), ("input_type", c_int32), ("scale_type", c_int32)]
 
 
-class _BitlinearArgs(ctypes.Structure):
+class _BitlinearArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("m", c_int64), ("n", c_int64), ("k", c_int64), ("x", c_void_p), ("x_stride", c_int64),
                 ("x_scales", c_void_p), ("weight", c_void_p), ("weight_stride", c_int64), ("weight_scales", c_void_p),
                 ("row_ends", c_void_p), ("ranges", c_int64), ("output", c_void_p), ("output_stride", c_int64), ("scale_type", c_int32),
                 ("output_type", c_int32), ("weight_order", c_int32), ("x_scales_multiply", c_int32)]
 
 
-class _BinarizeArgs(ctypes.Structure):
+class _BinarizeArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("input", c_void_p), ("m", c_int64), ("k", c_int64), ("input_stride", c_int64),
                 ("bits", c_void_p), ("bits_stride", c_int64), ("scales", c_void_p), ("input_type", c_int32)]
 
 
-class _BinaryMatmulArgs(ctypes.Structure):
+class _BinaryMatmulArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("m", c_int64), ("n", c_int64), ("k", c_int64), ("x", c_void_p), ("x_stride", c_int64),
                 ("weight", c_void_p), ("weight_stride", c_int64), ("x_scales", c_void_p), ("weight_scales", c_void_p), ("bias", c_void_p),
                 ("output", c_void_p), ("output_stride", c_int64), ("output_type", c_int32)]
 
 
-class _QuantizedMmArgs(ctypes.Structure):
+class _QuantizedMmArgs(Arguments):
     _fields_ = [("struct_size", c_size_t), ("input", c_void_p), ("weight", c_void_p), ("output", c_void_p), ("bias", c_void_p),
                 ("m", c_int64), ("n", c_int64), ("k", c_int64), ("input_stride", c_int64), ("weight_stride", c_int64),
                 ("output_stride", c_int64), ("bits", c_uint32), ("input_type", c_int32), ("output_type", c_int32), ("scale", c_float),

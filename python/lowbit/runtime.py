@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .errors import LowbitError
-from .generate_options import ON_LOGPROBS, ON_TEXT, GenerateOptions, TokenLogprobs, set_sampling_arrays, token_ids, whole_number
+from .generate_options import ON_LOGPROBS, ON_TEXT, GenerateOptions, TokenLogprobs, c_text, set_sampling_arrays, token_ids, whole_number
 from .library import Count, ModelOptions, RuntimeFailure, Tokens, fail, library
 from .signals import DeferredSignals
 
@@ -270,10 +270,10 @@ class Model(_Sequence):
         raw = os.fsencode(path)
         if b"\0" in raw:  # C would take what is before it
             raise ValueError("embedded null byte")
-        options = ModelOptions(ctypes.sizeof(ModelOptions), activation.encode(), device.encode(), whole_number("context", context, 64),
-                                whole_number("threads", threads, 32), whole_number("kv_positions", kv_positions, 64), kv.encode(),
+        options = ModelOptions(ctypes.sizeof(ModelOptions), c_text("activation", activation), c_text("device", device), whole_number("context", context, 64),
+                                whole_number("threads", threads, 32), whole_number("kv_positions", kv_positions, 64), c_text("kv", kv),
                                 whole_number("kv_residual", kv_residual, 63, signed=False) or -1,
-                                kv_keep.encode(), whole_number("kv_refresh", kv_refresh, 64), kv_demote.encode(), exact)
+                                c_text("kv_keep", kv_keep), whole_number("kv_refresh", kv_refresh, 64), c_text("kv_demote", kv_demote), exact)
         self._opened = _Opened(raw, options)
         self._handle = self._opened.handle
         self._vocab_size = library().lb_model_vocab_size(self._handle)
@@ -378,12 +378,12 @@ class Session(_Sequence):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole
         or not at all."""
-        self._call("save", os.fsencode(path))
+        self._call("save", c_text("path", os.fsencode(path)))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """In place of this sequence the one that was saved, with the same bits. A file of another model or KV format is
         an error."""
-        self._call("load", os.fsencode(path))
+        self._call("load", c_text("path", os.fsencode(path)))
 
     @property
     def tokens(self) -> list[int]:

@@ -148,6 +148,7 @@ void check_half_step(const HalfStepCase& c, uint64_t seed) {
     for (int64_t g = 0; g < groups; ++g)
       for (int64_t r = 0; r < n; ++r) scales[size_t(g * cuda::factor_rows(n) + r)] = float(0.1 * rng.normal());
     const std::vector<float> bias = random_floats(rng, n), before = random_floats(rng, c.m * n);
+    scales.resize(scales.size() + size_t(cuda::factor_rows(n)), NAN);  // behind the last group
     wanted.push_back(half_step_sums(c, rows, values, scales, bias, before));
     factors.emplace_back(scales), biases.emplace_back(bias), outputs.emplace_back(before);
     cuda::Matmul& part = call.parts[size_t(call.count++)];

@@ -159,7 +159,11 @@ class Fp8(unittest.TestCase):
                             (lambda: self.fp8.weight_dequant(codes, scales), r"\(2, 1\)"),
                             (lambda: self.fp8.gemm(codes, scales, codes[:, :5], scales), r"\[\.\.\., K\]"),
                             (lambda: self.fp8.gemm(codes, scales[:1], codes, scales), "a_scales"),
-                            (lambda: self.fp8.gemm(codes, scales, codes, scales, dtype="f64"), "f32, f16 or bf16")):
+                            (lambda: self.fp8.gemm(codes, scales, codes, scales, dtype="f64"), "f32, f16 or bf16"),
+                            # Blocks of 1 once they are cut to 64 bits, with more scales than there is room for.
+                            (lambda: self.fp8.act_quant(x, block=2**64 + 1), "block_columns: got 18446744073709551617"),
+                            (lambda: self.fp8.weight_quant(x, (2**64 + 1, 2**64 + 1)), "block_rows"),
+                            (lambda: self.fp8.weight_dequant(codes, scales[:1], (2**64 + 1, 2**64 + 1)), "block_rows")):
             with self.assertRaisesRegex(self.error, words):
                 call()
         self.assertEqual(self.fp8.act_quant(np.ones((0, 128), np.float32))[1].shape, (0, 1))

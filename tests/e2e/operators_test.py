@@ -166,7 +166,8 @@ class Operators(unittest.TestCase):
                       lambda: call(x, w, s, np.ones(2, np.float32), row_ends=[16, 16]), lambda: call(x, w, s, ws, dtype="int8"),
                       lambda: call(x, w, s, ws, weight_order="columns"), lambda: call([1], w, s, ws),
                       lambda: self.operators.quantize_activations_int8(x), lambda: self.operators.binary_matmul(w, w, 200),
-                      lambda: self.operators.binary_matmul(w, w, 128, bias=s)):
+                      lambda: self.operators.binary_matmul(w, w, 128, bias=s),
+                      lambda: self.operators.quantized_mm(x.astype(np.float32), w, 2, scales=np.ones((16, 1), np.float32), group=2**64 + 1)):
             with self.assertRaises(self.error):
                 wrong()
 

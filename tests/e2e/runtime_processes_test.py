@@ -165,6 +165,25 @@ class RuntimeProcesses(cli.CliTest):
             print(len(results) >= 60, twice)
             """), "True 0\n")
 
+    def test_no_call_comes_between_logits_and_their_copy(self):
+        self.assertEqual(self.script("""
+            model, copy, refused = Model(PATH, threads=1), np.ctypeslib.as_array, []
+            wanted = model.append([1])
+            model.truncate()
+            def other():
+                try:
+                    model.append([2])
+                except LowbitError as error:
+                    refused.append(error)
+            def late(*given):
+                np.ctypeslib.as_array = copy
+                thread = threading.Thread(target=other)
+                thread.start(), thread.join()
+                return copy(*given)
+            np.ctypeslib.as_array = late
+            print(np.array_equal(model.append([1]), wanted), len(refused), model.length)
+            """), "True 1 1\n")
+
     def test_a_child_of_fork_has_a_model_of_its_own(self):
         self.assertEqual(self.script("""
             model = Model(PATH, threads=3)

@@ -148,6 +148,13 @@ class Runtime(cli.CliTest):
             lowbit.Model(self.hf, activation="float17")
         with self.assertRaisesRegex(lowbit.LowbitError, "32 bits"):
             lowbit.Model(self.hf, threads=2**32 + 1)
+        with self.assertRaisesRegex(lowbit.LowbitError, "activation: got a zero character"):
+            lowbit.Model(self.hf, activation="int8\0-row")
+        session, beside = self.model.session(), self.dir / "session"
+        for call in (session.save, session.load):  # C would take the name before it
+            with self.assertRaisesRegex(lowbit.LowbitError, "path: got a zero character"):
+                call(f"{beside}\0-1")
+        self.assertFalse(beside.exists())
         with self.assertRaisesRegex(lowbit.LowbitError, "max_tokens"):
             self.model.generate("x", max_tokens=2**64 + 1)
         self.model.truncate()

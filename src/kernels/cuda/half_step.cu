@@ -19,6 +19,7 @@ StoredBits bits_of(const StepProducts& call) { return stored_bits(call.kernel->f
 void cut_half_step(const Weight& w, HalfStepArgs& a) {
   a.k = static_cast<int>(w.k);
   a.batches = static_cast<int>(ceil_div(w.k, 32)), a.k_blocks = static_cast<int>(ceil_div(w.k, 64));
+  a.groups = static_cast<int>(std::max<int64_t>(w.groups, 1));
   a.rounds = static_cast<int>(ceil_div(a.batches, kHalfStepWarps * kHalfBatches));
   constexpr int64_t kRoundSteps = 2 * kHalfBatches;
   const int64_t group_steps = w.groups > 1 ? w.group / 16 : kRoundSteps;

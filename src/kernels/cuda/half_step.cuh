@@ -52,7 +52,7 @@ struct HalfStepArgs {
   int rounds;  // until a tile is done
   // A span is as many columns as share a scale: span_steps steps of 16, 2^span_shift of them, at most a warp's in a
   // round, which has round_spans. group_spans have a scale, 2^group_shift if that is not negative.
-  int span_steps, span_shift, round_spans, group_spans, group_shift;
+  int span_steps, span_shift, round_spans, group_spans, group_shift, groups;
   // Byte positions in shared memory; a warp's stage of a tile.
   int stage_bytes, x_at, results_at, norm_at, factors_at;
 };
@@ -106,7 +106,8 @@ struct HalfCopies {
   __device__ __forceinline__ void copy_scales(const HalfStepArgs& a, uint8_t* to) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane / 4 >= a.round_spans || (lane / 4 << a.span_shift) >= 2 * left) return;
-    const int group = a.group_shift >= 0 ? span >> a.group_shift : span / a.group_spans;
+    // The last batch may have a span behind the last column.
+    const int group = min(a.group_shift >= 0 ? span >> a.group_shift : span / a.group_spans, a.groups - 1);
 #pragma unroll
     for (int half = 0; half < kTiles; ++half) {
       const HalfTile<kTiles> at(a, tile, half);
