@@ -43,6 +43,8 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"gb_s", report.decode_gb_s},
       {"bandwidth_gb_s", report.bandwidth_gb_s},
       {"percent_of_peak", report.bandwidth_gb_s > 0 ? 100 * report.decode_gb_s / report.bandwidth_gb_s : 0},
+      {"logits_apart", report.logits_apart},  // null where infinite
+      {"logits_bound", report.logits_bound},
       {"checked", report.checked}};
   if (!options.profile) return json;
   json["prefill_profiled_tok_s"] = report.prefill_profiled_tok_s;
@@ -104,9 +106,10 @@ void print_report(Console& console, const ModelBenchReport& report, const ModelB
                 bytes_text(static_cast<double>(report.weight_bytes)), report.activation, report.isa, report.threads,
                 report.load_s, table.str());
   console.print(
-      "\ngeneration reads {:.2f} GB/s of {:.2f} GB/s that this machine's memory gives; checked: "
-      "{}\n",
-      report.decode_gb_s, report.bandwidth_gb_s, report.checked ? "yes" : "NO");
+      "\ngeneration reads {:.2f} GB/s of {:.2f} GB/s that this machine's memory gives; checked: {}\n"
+      "logits of a batch and of single tokens are {:.2g} % of the largest apart, of {:g} % that are allowed\n",
+      report.decode_gb_s, report.bandwidth_gb_s, report.checked ? "yes" : "NO", 100 * report.logits_apart,
+      100 * report.logits_bound);
   if (options.profile) print_steps(console, report);
 }
 
@@ -141,8 +144,10 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
   console.print("{}", comparison);
   if (console.json()) console.put_json(json);
   if (report->checked) return {};
-  return fail(ErrorCode::kCorrupt, *path, "other logits from a batch than token by token", "the same",
-              "this is a fault of lowbit: please report it");
+  return fail(ErrorCode::kCorrupt, *path,
+              fmt::format("logits of a batch {:.2g} % of the largest away from those of single tokens, or other tokens",
+                          100 * report->logits_apart),
+              fmt::format("at most {:g} %", 100 * report->logits_bound), "this is a fault of lowbit: please report it");
 }
 
 }  // namespace

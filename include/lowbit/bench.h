@@ -99,7 +99,9 @@ struct ModelBenchReport {
   double prefill_tok_s = 0, prefill_spread = 0, decode_tok_s = 0, decode_spread = 0;  // of all sessions together
   double decode_gb_s = 0;     // weight bytes read per second while decoding
   double bandwidth_gb_s = 0;  // measured in the same run
-  bool checked = false;       // a prompt in one call, token by token, and beside other sessions gave the same logits
+  bool checked = false;       // a prompt in one call, token by token, and beside other sessions gave the same logits,
+  double logits_apart = 0;    // at most this far apart, a part of the largest logit: infinite where one is no number,
+  double logits_bound = 0;    // and this is allowed; 0: the same bits
   std::vector<StepReport> steps;
   double prefill_profiled_tok_s = 0, decode_profiled_tok_s = 0;  // while steps are timed: what timing costs
 };
