@@ -254,6 +254,7 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
     r.prefill_profiled_tok_s = prompts * static_cast<double>(options.batch * options.prompt);
     r.decode_profiled_tok_s *= static_cast<double>(options.batch);
   }
+  r.device_bytes = model.device_bytes();
   r.prefill_tok_s = prefill.median;
   r.prefill_spread = prefill.spread;
   r.decode_tok_s = decode.median;
