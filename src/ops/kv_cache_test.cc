@@ -234,7 +234,7 @@ TEST(KvPool, SlabsFillGranules) {
 }
 
 TEST(KvPool, EmptySlabsGoBackWhereMemoryRunsOut) {
-  // Two forms of pages, 1 and 3 units large; room for 12.
+  // Two forms of pages, the second three times as large; room for 12 of the first.
   const std::vector<KvGroup> groups = {{.layers = {0}, .kv_heads = 1, .head_dim = 2},
                                        {.layers = {1}, .kv_heads = 1, .head_dim = 6}};
   SmallDevice device{.left = 12 * 512};
@@ -249,14 +249,15 @@ TEST(KvPool, EmptySlabsGoBackWhereMemoryRunsOut) {
     return (*pool)->take(counts, pages);
   };
   std::vector<std::vector<KvPool::Page>> kept, gone, more;
-  ASSERT_TRUE(take(1, 1, kept));  // of a slab of 2 and one of 6
+  ASSERT_TRUE(take(1, 1, kept));  // of a slab of each form
   kept[0][0].data[7] = kept[1][0].data[7] = std::byte{42};
   ASSERT_TRUE(take(5, 0, gone));
   EXPECT_EQ(device.left, 0);
   EXPECT_EQ(take(0, 2, more).error().code, ErrorCode::kOutOfMemory);  // there is no slab without pages in use
   EXPECT_EQ((*pool)->pages_in_use(), 7);
   for (const KvPool::Page& page : gone[0]) (*pool)->give_back(0, page.id);
-  EXPECT_EQ(take(2, 4, more).error().code, ErrorCode::kOutOfMemory);  // 4 units went back, 6 are asked for
+  // Room for 4 small ones went back; two large ones need 6.
+  EXPECT_EQ(take(2, 4, more).error().code, ErrorCode::kOutOfMemory);
   EXPECT_EQ((*pool)->pages_in_use(), 2);
   ASSERT_TRUE(take(5, 0, more));  // what went back is taken again
   EXPECT_EQ(device.left, 0);
@@ -264,7 +265,7 @@ TEST(KvPool, EmptySlabsGoBackWhereMemoryRunsOut) {
   EXPECT_EQ(kept[0][0].data[7], std::byte{42});
   EXPECT_EQ(kept[1][0].data[7], std::byte{42});
   for (const KvPool::Page& page : more[0]) (*pool)->give_back(0, page.id);
-  device.left += 2 * 512;  // with the 4 units that are empty enough for two large pages
+  device.left += 2 * 512;  // with the room of 4 enough for two large pages
   ASSERT_TRUE(take(0, 2, gone));
   EXPECT_EQ(device.left, 0);
   EXPECT_EQ((*pool)->pages_in_use(), 4);

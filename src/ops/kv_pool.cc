@@ -100,11 +100,13 @@ int64_t KvPool::slab_pages_of(size_t store, int64_t slab_pages) const {
   const KvPageMemory* const memory = memory_of(store);
   if (memory == nullptr || memory->slab_pages == 0) return most;
   // Of up to twice as many those that leave least of the last granule empty, for each page.
-  const auto taken = [&](int64_t pages) { return round_up(pages * stores_[store].page_bytes, memory->granule_bytes); };
-  int64_t best = memory->slab_pages;
-  for (int64_t pages = best + 1; pages < 2 * memory->slab_pages; ++pages)
-    if (taken(pages) * best < taken(best) * pages) best = pages;
-  return std::min(best, most);
+  const auto bytes_of_one = [&](int64_t pages) {
+    return double(round_up(pages * stores_[store].page_bytes, memory->granule_bytes)) / double(pages);
+  };
+  int64_t best = std::min(memory->slab_pages, most);
+  for (int64_t pages = best + 1; pages < 2 * memory->slab_pages && pages <= most; ++pages)
+    if (bytes_of_one(pages) < bytes_of_one(best)) best = pages;
+  return best;
 }
 
 Status KvPool::add_slab(size_t index) {
@@ -194,7 +196,7 @@ Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>
       return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", stores_[s].in_use),
                   fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
                   "shorten the text, end other sessions, or ask for a larger context");
-  // What pages of one form left empty may be the memory that those of another lack.
+  // Memory that pages of one form left empty may be all that those of another lack.
   if (Status room = add_slabs(counts); !room) {
     if (!give_back_slabs()) return room;
     LOWBIT_TRY(add_slabs(counts));

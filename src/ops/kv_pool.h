@@ -131,7 +131,7 @@ class KvPool {
     std::vector<uint32_t> spare;   // pages without owners, of slabs that are there; the last is taken first
   };
   KvPool() = default;
-  /// What a slab has at most.
+  /// How many pages a slab of the store has; the last may have fewer.
   int64_t slab_pages_of(size_t store, int64_t slab_pages) const;
   Status add_slab(size_t store);
   Status add_slabs(std::span<const int64_t> counts);  // until there are so many spare pages
