@@ -43,6 +43,7 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"gb_s", report.decode_gb_s},
       {"bandwidth_gb_s", report.bandwidth_gb_s},
       {"percent_of_peak", report.bandwidth_gb_s > 0 ? 100 * report.decode_gb_s / report.bandwidth_gb_s : 0},
+      {"loaded_device_bytes", report.loaded_bytes},
       {"device_bytes", report.device_bytes},
       {"checked", report.checked}};
   if (!options.profile) return json;
@@ -109,7 +110,8 @@ void print_report(Console& console, const ModelBenchReport& report, const ModelB
       "{}\n",
       report.decode_gb_s, report.bandwidth_gb_s, report.checked ? "yes" : "NO");
   if (report.device_bytes > 0)
-    console.print("memory of the GPU taken since before the model was loaded: {}\n",
+    console.print("memory of the GPU: {} when the model was loaded, {} at the end\n",
+                  bytes_text(static_cast<double>(report.loaded_bytes)),
                   bytes_text(static_cast<double>(report.device_bytes)));
   if (options.profile) print_steps(console, report);
 }

@@ -99,7 +99,8 @@ struct ModelBenchReport {
   double prefill_tok_s = 0, prefill_spread = 0, decode_tok_s = 0, decode_spread = 0;  // of all sessions together
   double decode_gb_s = 0;     // weight bytes read per second while decoding
   double bandwidth_gb_s = 0;  // measured in the same run
-  int64_t device_bytes = 0;   // Model::device_bytes() at the end, when the longest of the sequences has been there
+  int64_t loaded_bytes = 0;   // Model::device_bytes() before the first token
+  int64_t device_bytes = 0;   // and at the end, when the longest sequences have been there
   bool checked = false;       // a prompt in one call, token by token, and beside other sessions gave the same logits
   std::vector<StepReport> steps;
   double prefill_profiled_tok_s = 0, decode_profiled_tok_s = 0;  // while steps are timed: what timing costs
