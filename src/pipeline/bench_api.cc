@@ -224,6 +224,7 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
                     std::to_string(options.batch),
                 "at least 2 prompt tokens, 1 generated token, 1 session and 1 repetition");
   LOWBIT_TRY_ASSIGN(Model model, open_for_bench(path, options));
+  const int64_t loaded_bytes = model.device_bytes();
   const auto tokens = random_tokens(options.depth + options.prompt + options.generate, model.info().vocab_size);
   const std::span all(tokens);
   const auto before = all.first(static_cast<size_t>(options.depth));
@@ -262,6 +263,8 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
     r.prefill_profiled_tok_s = prompts * static_cast<double>(options.batch * options.prompt);
     r.decode_profiled_tok_s *= static_cast<double>(options.batch);
   }
+  r.loaded_bytes = loaded_bytes;
+  r.device_bytes = model.device_bytes();
   r.prefill_tok_s = prefill.median;
   r.prefill_spread = prefill.spread;
   r.decode_tok_s = decode.median;
