@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -149,6 +150,8 @@ class Allocator {
     std::vector<Layer*> layers;
     for (std::vector<Layer>& part : parts)
       for (Layer& layer : part) layers.push_back(&layer);
+    std::ranges::stable_sort(layers, std::greater<>(),
+                             [](const Layer* layer) { return layer->w.n * layer->w.k; });  // the longest first
     std::vector<std::string> names;
     for (const auto& [name, unused] : hessian) names.push_back(name);
     std::optional<FactoredInputs> inputs;
@@ -164,18 +167,26 @@ class Allocator {
       Layer& layer = *layers[(i - 1) / tasks];
       return run_task((i - 1) % tasks, {hessian.at(layer.name).get()}, layer, alone);
     }));
-    return for_each_alone(layers.size(), [&](size_t i, ThreadPool& alone) {
-      return feed_back(inputs->of(layers[i]->name), *layers[i], alone);
+    // Rows of large inputs are enough work for all threads.
+    const auto small =
+        std::ranges::stable_partition(layers, [](const Layer* layer) { return layer->w.k > kMostColumnsOfAThread; });
+    for (Layer* layer : std::span(layers.begin(), small.begin()))
+      LOWBIT_TRY(feed_back(inputs->of(layer->name), *layer, *engine_.pool));
+    return for_each_alone(small.size(), [&](size_t i, ThreadPool& alone) {
+      return feed_back(inputs->of(small[i]->name), *small[i], alone);
     });
   }
 
-  /// Calls use(i, a pool of its own thread) for [0, n), from several threads. The first error in the order of i.
+  /// Calls use(i, a pool of its own thread) for [0, n), begun in this order by several threads. The first error in the
+  /// order of i.
   Status for_each_alone(size_t n, const std::function<Status(size_t i, ThreadPool& alone)>& use) const {
     std::vector<Status> status(n);
-    engine_.pool->parallel_for(static_cast<int64_t>(n), 1, [&](int64_t begin, int64_t end, int) {
-      ThreadPool alone(1);
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) status[i] = use(i, alone);
-    });
+    std::atomic<size_t> next{0};
+    engine_.pool->parallel_for(std::min<int64_t>(engine_.pool->size(), static_cast<int64_t>(n)), 1,
+                               [&](int64_t, int64_t, int) {
+                                 ThreadPool alone(1);
+                                 for (size_t i = next++; i < n; i = next++) status[i] = use(i, alone);
+                               });
     for (Status& s : status) LOWBIT_TRY(s);
     return {};
   }
@@ -242,15 +253,13 @@ class Allocator {
 
   /// tr((W - Q) H (W - Q)^T); without q, tr(W H W^T).
   static double output_energy(const QTensor& w, const QTensor* q, const InputHessian& hessian) {
-    double sum = 0;
-    std::vector<float> real(static_cast<size_t>(w.k)), taken(real.size());
-    for (int64_t i = 0; i < w.n; ++i) {
-      dequantize_rows(w, i, 1, real.data());
-      if (q != nullptr) dequantize_rows(*q, i, 1, taken.data());
-      for (size_t c = 0; c < real.size(); ++c) real[c] -= taken[c];
-      sum += quadratic_form(hessian, real.data());
+    std::vector<float> rows(static_cast<size_t>(w.n * w.k)), taken(static_cast<size_t>(w.k));
+    dequantize_rows(w, 0, w.n, rows.data());
+    for (int64_t i = 0; q != nullptr && i < w.n; ++i) {
+      dequantize_rows(*q, i, 1, taken.data());
+      for (size_t c = 0; c < taken.size(); ++c) rows[static_cast<size_t>(i * w.k) + c] -= taken[c];
     }
-    return sum;
+    return quadratic_form(hessian, rows.data(), w.n);
   }
 
   Status add_fixed(const std::string& name, const QTensor& w) {

@@ -3,7 +3,6 @@
 #include <Eigen/Cholesky>
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 namespace lowbit {
 namespace {
@@ -11,14 +10,14 @@ namespace {
 /// Tiles are cut at the same columns for any number of threads, since the order of Eigen's sums may depend on the cut.
 constexpr int64_t kTile = 128;
 
-void for_each(int64_t n, ThreadPool* pool, const std::function<void(int64_t, int64_t, int)>& use) {
-  if (pool != nullptr)
-    pool->parallel_for(n, 1, use);
-  else
-    use(0, n, 0);
-}
-
 }  // namespace
+
+void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, RangeFn fn) {
+  if (pool != nullptr)
+    pool->parallel_for(n, grain, fn);
+  else if (n > 0)
+    fn(0, n, 0);
+}
 
 bool cholesky_in_tiles(Eigen::MatrixXd& a, ThreadPool* pool) {
   const int64_t k = a.rows(), tiles = (k + kTile - 1) / kTile;
@@ -31,14 +30,14 @@ bool cholesky_in_tiles(Eigen::MatrixXd& a, ThreadPool* pool) {
     if (!lower.allFinite()) return false;
     tile_at(j, j) = lower;
     const int64_t below = tiles - j - 1;
-    for_each(below, pool, [&](int64_t begin, int64_t end, int) {
+    parallel_for(pool, below, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = j + 1 + begin; i < j + 1 + end; ++i) {
         auto tile = tile_at(i, j);
         lower.triangularView<Eigen::Lower>().transpose().solveInPlace<Eigen::OnTheRight>(tile);
       }
     });
     // Tiles below the diagonal, numbered row by row: row r has r + 1 of them.
-    for_each(below * (below + 1) / 2, pool, [&](int64_t begin, int64_t end, int) {
+    parallel_for(pool, below * (below + 1) / 2, 1, [&](int64_t begin, int64_t end, int) {
       auto r = static_cast<int64_t>((std::sqrt(8.0 * static_cast<double>(begin) + 1) - 1) / 2);
       while (r * (r + 1) / 2 > begin) --r;
       while ((r + 1) * (r + 2) / 2 <= begin) ++r;

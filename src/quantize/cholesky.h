@@ -7,6 +7,9 @@
 
 namespace lowbit {
 
+/// pool->parallel_for(); without a pool the caller's thread does all of it.
+void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, RangeFn fn);
+
 /// Replaces the lower triangle of `a`, which alone is read, by L with a = L L^T; false: not positive definite, and `a`
 /// is lost. What is above the diagonal stays or is overwritten. Same bits for any thread count; without a pool the
 /// caller's thread does all. A NaN or infinity ends as false.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "quantize/cholesky.h"
 #include "quantize/feedback_factor.h"
 #include "quantize/fit_plan.h"
 #include "quantize/refine.h"
@@ -46,11 +47,13 @@ void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& 
 }
 
 /// H with `damping` on its diagonal.
-ColumnStrips damped(const InputHessian& hessian, float damping) {
+ColumnStrips damped(const InputHessian& hessian, float damping, ThreadPool* pool) {
   ColumnStrips h(hessian.k);
-  for (int64_t i = 0; i < hessian.k; ++i)
-    for (int64_t j = 0; j < hessian.k; ++j)
-      h.at(i, j) = hessian.h[static_cast<size_t>(i * hessian.k + j)] + (i == j ? damping : 0.0f);
+  parallel_for(pool, hessian.k, kStripWidth, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < hessian.k; ++j)
+        h.at(i, j) = hessian.h[static_cast<size_t>(i * hessian.k + j)] + (i == j ? damping : 0.0f);
+  });
   return h;
 }
 
@@ -199,7 +202,7 @@ Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const InputHessian> he
   const std::vector<float> diagonal = hessian->diagonal();
   const double mean = std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(hessian->k);
   const auto damping = static_cast<float>(factor.damping * mean);
-  ColumnStrips h = damped(*hessian, damping);
+  ColumnStrips h = damped(*hessian, damping, pool);
   return FeedbackInput(
       std::make_shared<const Parts>(Parts{std::move(hessian), std::move(factor), damping, std::move(h)}));
 }

@@ -26,8 +26,8 @@ struct InputHessian {
   std::vector<float> diagonal() const;
 };
 
-/// x H x^T: the mean square of x's outputs.
-double quadratic_form(const InputHessian& hessian, const float* x);
+/// The sum of x H x^T over rows x [rows, k]: the mean squares of their outputs. Rows share each pass over H.
+double quadratic_form(const InputHessian& hessian, const float* x, int64_t rows);
 
 struct FeedbackOptions {
   /// Added to H's diagonal, as a fraction of its mean; raised tenfold until H can be factored.

@@ -62,10 +62,7 @@ void solve_rows(const std::vector<float>& rows, const Eigen::MatrixXd& factor, c
         for (int64_t i = 0; i < k; ++i) set(first + r, column(i), static_cast<float>(d(i, r)));
     }
   };
-  if (pool != nullptr)
-    pool->parallel_for(parts, 1, solve);
-  else
-    solve(0, parts, 0);
+  parallel_for(pool, parts, 1, solve);
 }
 
 }  // namespace
@@ -76,10 +73,24 @@ std::vector<float> InputHessian::diagonal() const {
   return d;
 }
 
-double quadratic_form(const InputHessian& hessian, const float* x) {
+double quadratic_form(const InputHessian& hessian, const float* x, int64_t rows) {
+  constexpr int64_t kBlock = 16, kRowsAtOnce = 2 * kDotRows;  // which stay in the second-level cache
+  const int64_t k = hessian.k;
   double sum = 0;
-  for (int64_t i = 0; i < hessian.k; ++i)
-    if (x[i] != 0) sum += double(x[i]) * dot_product(x, hessian.h.data() + i * hessian.k, hessian.k);
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce)
+    for (int64_t i = 0; i < k; ++i) {
+      // H is symmetric: what is right of the block on the diagonal counts twice.
+      const int64_t begin = i / kBlock * kBlock, end = std::min(begin + kBlock, k);
+      const float* const h = hessian.h.data() + i * k;
+      for (int64_t r = first; r < std::min(rows, first + kRowsAtOnce); r += kDotRows) {
+        const auto count = static_cast<int>(std::min<int64_t>(kDotRows, rows - r));
+        float inside[kDotRows], outside[kDotRows];
+        const float* const at = x + r * k;
+        dot_products(at + begin, k, count, h + begin, end - begin, inside);
+        dot_products(at + end, k, count, h + end, k - end, outside);
+        for (int j = 0; j < count; ++j) sum += double(at[j * k + i]) * (double(inside[j]) + 2 * double(outside[j]));
+      }
+    }
   return sum;
 }
 
@@ -97,8 +108,10 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
   Eigen::MatrixXd lower;
   for (factor.damping = options.damping; factor.damping <= kMostDamping; factor.damping *= 10) {
     lower.resize(k, k);
-    for (int64_t j = 0; j < k; ++j)
-      for (int64_t i = j; i < k; ++i) lower(i, j) = hessian.h[static_cast<size_t>(column(i) * k + column(j))];
+    parallel_for(pool, k, kStripWidth, [&](int64_t begin, int64_t end, int) {
+      for (int64_t j = begin; j < end; ++j)  // H is symmetric: what is read and what is written lie together
+        for (int64_t i = j; i < k; ++i) lower(i, j) = hessian.h[static_cast<size_t>(column(j) * k + column(i))];
+    });
     lower.diagonal().array() += factor.damping * mean;
     factor.ok = factor_in_place(lower, pool);
     if (factor.ok) break;
@@ -106,9 +119,12 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
   if (!factor.ok) return factor;
   factor.carry = ColumnStrips(k);
   for (int64_t j = 0; j < k; ++j) factor.gain.push_back(static_cast<float>(lower(k - 1 - j, k - 1 - j)));
-  for (int64_t i = 0; i < k; ++i)
-    for (int64_t j = i + 1; j < k; ++j)
-      factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
+  parallel_for(pool, factor.carry.strips(), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t strip = begin; strip < end; ++strip)
+      for (int64_t i = 0; i < k; ++i)
+        for (int64_t j = std::max(i + 1, strip * kStripWidth); j < std::min(k, (strip + 1) * kStripWidth); ++j)
+          factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
+  });
   if (!hessian.mismatch.empty()) {
     factor.shift = ColumnStrips(k);
     solve_rows(hessian.mismatch, lower, column, pool,

@@ -194,6 +194,32 @@ TEST(Feedback, AnInputIsFactoredOnceForSeveralFits) {
   EXPECT_EQ(other.error().code, ErrorCode::kShapeMismatch);
 }
 
+TEST(Feedback, EnergyOfOutputs) {
+  for (const int64_t k : {1, 15, 16, 70, 192}) {
+    Rng rng(static_cast<uint64_t>(k));
+    InputHessian m;
+    m.k = k;
+    m.h.resize(static_cast<size_t>(k * k));
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t j = 0; j <= i; ++j)
+        m.h[static_cast<size_t>(i * k + j)] = m.h[static_cast<size_t>(j * k + i)] = rng.normal();
+    for (const int64_t rows : {1, 4, 5, 19}) {
+      std::vector<float> x(static_cast<size_t>(rows * k));
+      for (float& v : x) v = rng.normal();
+      double wanted = 0, size = 0;
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < k; ++i)
+          for (int64_t j = 0; j < k; ++j) {
+            const double part = double(x[static_cast<size_t>(r * k + i)]) * m.h[static_cast<size_t>(i * k + j)] *
+                                x[static_cast<size_t>(r * k + j)];
+            wanted += part;
+            size += std::fabs(part);
+          }
+      EXPECT_NEAR(quadratic_form(m, x.data(), rows), wanted, 1e-6 * size) << rows << " rows of " << k;
+    }
+  }
+}
+
 TEST(Feedback, BadHessiansAreErrors) {
   Problem p;
   ThreadPool pool(1);
@@ -289,17 +315,16 @@ TEST(Feedback, TargetsMakeUpForWhatOutputsLack) {
     EXPECT_TRUE(q);
     std::vector<float> reals(p.w.size());
     dequantize_rows(*pack(*q), 0, p.n, reals.data());
-    double sum = 0, energy = 0;
+    double sum = 0;
     for (int64_t r = 0; r < p.n; ++r) {
       std::vector<float> row(static_cast<size_t>(p.k));
       for (size_t c = 0; c < row.size(); ++c) {
         const size_t at = static_cast<size_t>(r * p.k) + c;
         row[c] = reals[at] - p.w[at] - part * wanted[at];
       }
-      sum += quadratic_form(p.hessian, row.data());
-      energy += quadratic_form(p.hessian, wanted.data() + r * p.k);
+      sum += quadratic_form(p.hessian, row.data(), 1);
     }
-    return sum / energy;
+    return sum / quadratic_form(p.hessian, wanted.data(), p.n);
   };
   EXPECT_LT(distance(0, 0), 0.01);
   EXPECT_LT(distance(0.5f, 0.5f), 0.01);

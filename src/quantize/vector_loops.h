@@ -17,4 +17,8 @@ void add_scaled_rows(const float* a, const int32_t* index, int64_t count, const 
 /// sum x[i] * y[i], in 16 partial sums that are added pairwise at the end.
 float dot_product(const float* x, const float* y, int64_t n);
 
+inline constexpr int kDotRows = 4;
+/// out[r] = dot_product(x + r * stride, y, n) for at most kDotRows rows, which share what is read of y.
+void dot_products(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out);
+
 }  // namespace lowbit
