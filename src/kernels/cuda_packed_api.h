@@ -59,6 +59,10 @@ struct AttendPacked {
   int teams = 0;  // spans that a thread block takes at a time: 1, 2 or 4; 0: chosen
   /// With results: as AttendStep::arrived, so that few spans need no other launch. Null: they are put together by one.
   uint32_t* arrived = nullptr;
+  /// Without results: room for those of some tiles, which go in turns then where a kernel with all sizes known takes
+  /// them; their spans fill the device. None: null.
+  float* room = nullptr;
+  int64_t room_floats = 0;
 };
 Status attend_packed(const AttendPacked& call);
 /// Pages that a kernel with all sizes known reads, four queries at a time; not fp8, and none that are demoted.

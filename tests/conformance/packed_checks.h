@@ -198,14 +198,18 @@ void check_packed_attention(const PackedAttentionCase& c) {
   const auto floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d);
   OnDevice<float> results(std::vector<float>(size_t(floats), NAN));
   OnDevice<uint32_t> arrived(std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
-  for (const int way : {0, 1, 2}) {  // together, apart, apart and put together by the last block
+  // Together, apart, apart and put together by the last block, and apart in turns of so many tiles as the room holds.
+  for (const int way : {0, 1, 2, 3}) {
+    const int64_t turns = std::min<int64_t>(2, int64_t(tiles.size()));
     OnDevice<float> out(std::vector<float>(q.size(), NAN));
     ASSERT_TRUE(
         cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries,
-                              pages, c.heads, 0.3f, c.window, way == 0 ? nullptr : results.data(), spans, nullptr},
+                              pages, c.heads, 0.3f, c.window, way % 3 == 0 ? nullptr : results.data(), spans, nullptr},
                              kv,
                              0,
-                             way == 2 ? arrived.data() : nullptr}));
+                             way == 2 ? arrived.data() : nullptr,
+                             way == 3 ? results.data() : nullptr,
+                             floats / turns}));
     expect_same(out.back(), wanted,
                 "heads of " + std::to_string(d) + ", " + std::to_string(group) + " to a group, " +
                     kv_format_name(c.format) + " " + kv_demote_name(c.format) + ", window " + std::to_string(c.window) +
@@ -232,6 +236,7 @@ void check_all_packed_attention(int64_t longest) {
   check_packed_attention({fp8, 2, 1, 64, {{some, 1}}, 0, 1.0, true});
   for (const int64_t group : {8, 16}) check_packed_attention({{4, 4, 64}, group, 1, 128, {{some, 1}, {300, 2}}});
   for (const int64_t d : {64, 128}) check_packed_attention({{4, 4, 0}, 4, 1, d, {{200, 1}, {130, 2}}});  // one span
+  check_packed_attention({{4, 4, 64}, 4, 2, 128, {{some, 40}, {300, 3}}});  // turns fill a device
   check_packed_attention({{4, 4, 0}, 8, 1, 64, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 8, 2, 128, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 9, 3, 64, {{4032, 1}}});

@@ -23,6 +23,8 @@ Status CudaProgram::run_packed(const AttentionStep& step, Run& run) const {
   LOWBIT_TRY(cuda::pack_pages({call.kv, work.batch_.pack_tasks(), work.batch_.pack_count(), work.stream()}));
   LOWBIT_TRY(cuda::pack_pages({call.kv, work.batch_.demote_tasks(), work.batch_.demote_count(), work.stream(), true}));
   if (work.batch_.single_rows()) call.arrived = work.arrived_.as<uint32_t>();  // it has room for the tiles of each row
+  call.room = work.results_.as<float>();
+  call.room_floats = work.results_.size() / int64_t{sizeof(float)};
   LOWBIT_TRY(cuda::attend_packed(call));
   return cuda::hadamard_rows(work.slot(step.to), run.m, a.q_size(), block, hadamard_scale(block), work.stream());
 }

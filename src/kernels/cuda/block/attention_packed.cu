@@ -296,6 +296,27 @@ cudaError_t launch_packed(const AttendPacked& call, const Device& device) {
                 device.bulk_copies, call, teams);
 }
 
+/// Tiles of one launch, and their results together where spans are apart.
+cudaError_t attend_at_once(const AttendPacked& call, const Device& device) {
+  const AttendPages& a = call.attend;
+  auto e = takes_packed_spans(call, device) ? attend_packed_spans(call, device) : launch_packed(call, device);
+  if (e == cudaSuccess && a.results != nullptr && !joins_packed_spans(call, device))
+    e = launch(merge_packed_tiles, merge_grid(a), dim3(kPagedThreads), 0, static_cast<cudaStream_t>(a.stream),
+               device.bulk_copies, a);
+  return e;
+}
+
+/// Tiles whose results the room holds, such as many rows have, of spans that fill the device; 0: all at once, together.
+int64_t tiles_of_turn(const AttendPacked& call, const Device& device) {
+  const AttendPages& a = call.attend;
+  if (a.results != nullptr || call.room == nullptr || a.spans < 2) return 0;
+  AttendPacked apart = call;
+  apart.attend.results = call.room;
+  const int64_t one = attend_results_floats(1, a.tile_queries, a.spans, a.kv.kv_heads, a.kv.head_dim);
+  const int64_t tiles = std::min(call.room_floats / one, a.tile_count);
+  return tiles * a.kv.kv_heads * a.spans >= device.processors && takes_packed_spans(apart, device) ? tiles : 0;
+}
+
 }  // namespace
 
 Status attend_packed(const AttendPacked& call) {
@@ -303,11 +324,17 @@ Status attend_packed(const AttendPacked& call) {
   if (a.tile_count == 0) return {};
   Device device{};
   auto e = current_device(&device);
-  if (e == cudaSuccess)
-    e = takes_packed_spans(call, device) ? attend_packed_spans(call, device) : launch_packed(call, device);
-  if (e == cudaSuccess && a.results != nullptr && !joins_packed_spans(call, device))
-    e = launch(merge_packed_tiles, merge_grid(a), dim3(kPagedThreads), 0, static_cast<cudaStream_t>(a.stream),
-               device.bulk_copies, a);
+  if (e != cudaSuccess) return check_cuda(e, "attention");
+  const int64_t turn = tiles_of_turn(call, device);
+  if (turn == 0) return check_cuda(attend_at_once(call, device), "attention");
+  AttendPacked part = call;
+  part.attend.results = call.room;
+  part.arrived = nullptr;
+  for (int64_t first = 0; first < a.tile_count && e == cudaSuccess; first += turn) {
+    part.attend.tiles = a.tiles + first;
+    part.attend.tile_count = std::min(turn, a.tile_count - first);
+    e = attend_at_once(part, device);
+  }
   return check_cuda(e, "attention");
 }
 
