@@ -45,6 +45,8 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"percent_of_peak", report.bandwidth_gb_s > 0 ? 100 * report.decode_gb_s / report.bandwidth_gb_s : 0},
       {"logits_apart", report.logits_apart},  // null where infinite
       {"logits_bound", report.logits_bound},
+      {"loaded_device_bytes", report.loaded_bytes},
+      {"device_bytes", report.device_bytes},
       {"checked", report.checked}};
   if (!options.profile) return json;
   json["prefill_profiled_tok_s"] = report.prefill_profiled_tok_s;
@@ -110,6 +112,10 @@ void print_report(Console& console, const ModelBenchReport& report, const ModelB
       "logits of a batch and of single tokens are {:.2g} % of the largest apart, of {:g} % that are allowed\n",
       report.decode_gb_s, report.bandwidth_gb_s, report.checked ? "yes" : "NO", 100 * report.logits_apart,
       100 * report.logits_bound);
+  if (report.device_bytes > 0)
+    console.print("memory of the GPU: {} when the model was loaded, {} at the end\n",
+                  bytes_text(static_cast<double>(report.loaded_bytes)),
+                  bytes_text(static_cast<double>(report.device_bytes)));
   if (options.profile) print_steps(console, report);
 }
 

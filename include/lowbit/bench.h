@@ -99,6 +99,8 @@ struct ModelBenchReport {
   double prefill_tok_s = 0, prefill_spread = 0, decode_tok_s = 0, decode_spread = 0;  // of all sessions together
   double decode_gb_s = 0;     // weight bytes read per second while decoding
   double bandwidth_gb_s = 0;  // measured in the same run
+  int64_t loaded_bytes = 0;   // Model::device_bytes() before the first token
+  int64_t device_bytes = 0;   // and at the end, when the longest sequences have been there
   bool checked = false;       // a prompt in one call, token by token, and beside other sessions gave the same logits,
   double logits_apart = 0;    // at most this far apart, a part of the largest logit: infinite where one is no number,
   double logits_bound = 0;    // and this is allowed; 0: the same bits

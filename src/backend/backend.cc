@@ -26,18 +26,10 @@ Result<std::unique_ptr<TokenLimits>> Workspace::place_limits(std::span<const std
   return fail(ErrorCode::kUnsupported, "token limits", "a device that chooses no tokens", "logits on the host");
 }
 
-Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
-                                             std::vector<KvPageMemory> memories) {
-  for (size_t g = 0; g < groups.size(); ++g)
-    if (groups[g].format.packed() && memories[g].packed_slab_pages > 0)
-      slab_pages = std::min(slab_pages > 0 ? slab_pages : max_pages, memories[g].packed_slab_pages);
-  return KvPool::make(std::move(groups), max_pages, slab_pages, std::move(memories));
-}
-
 Result<std::shared_ptr<KvPool>> Backend::kv_pool(std::vector<KvGroup> groups, int64_t max_pages,
                                                  int64_t slab_pages) const {
   std::vector<KvPageMemory> memories(groups.size(), kv_page_memory());
-  return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(memories));
+  return KvPool::make(std::move(groups), max_pages, slab_pages, std::move(memories));
 }
 
 tl::unexpected<Error> not_finite(const std::string& name, int64_t column, bool compared) {

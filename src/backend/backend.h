@@ -143,10 +143,6 @@ class Backend {
   virtual Result<int64_t> free_memory() const { return 0; }
 };
 
-/// Pages of several backends: each group's in its place. As KvPool::make.
-Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
-                                             std::vector<KvPageMemory> memories);
-
 /// Shared by the backends whose memory is the host's.
 class HostBackend : public Backend {
  public:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/float.h"
+#include "base/try.h"
 #include "kernels/registry.h"
 
 namespace lowbit {
@@ -186,6 +187,88 @@ TEST(KvCache, NoPageLeftChangesNothing) {
   EXPECT_FALSE((*pool)->wait_until_freed(alone, std::chrono::milliseconds(1)));
   b.clear();
   EXPECT_TRUE((*pool)->wait_until_freed(alone, std::chrono::milliseconds(1)));
+}
+
+/// Memory of a device that has `left` bytes, 2 pages at a time; `taken`: how often it was asked and had them.
+struct SmallDevice {
+  int64_t left = 0, taken = 0;
+  KvPageMemory memory(int64_t granule = 1) {
+    const auto allocate = [this](int64_t bytes) -> Result<Buffer> {
+      if (bytes > left) return fail(ErrorCode::kOutOfMemory, "test", std::to_string(bytes), std::to_string(left));
+      LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "test"));
+      left -= bytes;
+      ++taken;
+      const auto owner = std::shared_ptr<void>(nullptr, [this, bytes, buffer](void*) { left += bytes; });
+      return Buffer::borrow(buffer.span(), owner);
+    };
+    return {allocate, {}, 2, granule};
+  }
+};
+
+TEST(KvPool, MemoryOfADeviceIsTakenAsItIsUsed) {
+  SmallDevice device{.left = 1 << 20};
+  auto pool = KvPool::make(uniform_kv_groups(1, 1, 2), 1000, 0, {device.memory()});
+  ASSERT_TRUE(pool);
+  EXPECT_EQ(device.taken, 1);
+  KvCache a(*pool, 10000), b(*pool, 10000);
+  ASSERT_TRUE(a.reserve(128));
+  append(a, 128, 0);
+  EXPECT_EQ(device.taken, 1);
+  ASSERT_TRUE(b.reserve(300));
+  append(b, 300, 0.5f);
+  EXPECT_EQ(device.taken, 4);  // 2 + 5 pages
+  EXPECT_EQ((1 << 20) - device.left, 8 * (*pool)->page_bytes(0));
+  b.clear();
+  ASSERT_TRUE(a.reserve(300));
+  append(a, 300, 0);
+  EXPECT_EQ(device.taken, 4);  // on the pages of b
+  EXPECT_TRUE(holds(a, 0, 428, 0));
+}
+
+TEST(KvPool, SlabsFillGranules) {
+  // A page has 1,536 bytes: 2 of them leave a third of 4,608 empty, 3 leave nothing.
+  SmallDevice device{.left = 1 << 20};
+  auto pool = KvPool::make(uniform_kv_groups(1, 1, 6), 1000, 0, {device.memory(4608)});
+  ASSERT_TRUE(pool);
+  EXPECT_EQ((1 << 20) - device.left, 3 * (*pool)->page_bytes(0));
+}
+
+TEST(KvPool, EmptySlabsGoBackWhereMemoryRunsOut) {
+  // Two forms of pages, the second three times as large; room for 12 of the first.
+  const std::vector<KvGroup> groups = {{.layers = {0}, .kv_heads = 1, .head_dim = 2},
+                                       {.layers = {1}, .kv_heads = 1, .head_dim = 6}};
+  SmallDevice device{.left = 12 * 512};
+  auto pool = KvPool::make(groups, 1000, 0, {device.memory(), device.memory()});
+  ASSERT_TRUE(pool);
+  EXPECT_EQ((*pool)->page_bytes(0), 512);
+  const auto take = [&](int64_t small, int64_t large, std::vector<std::vector<KvPool::Page>>& pages) {
+    pages.resize(size_t((*pool)->stores()));
+    std::vector<int64_t> counts(pages.size());
+    counts[0] = small;
+    counts[1] = large;
+    return (*pool)->take(counts, pages);
+  };
+  std::vector<std::vector<KvPool::Page>> kept, gone, more;
+  ASSERT_TRUE(take(1, 1, kept));  // of a slab of each form
+  kept[0][0].data[7] = kept[1][0].data[7] = std::byte{42};
+  ASSERT_TRUE(take(5, 0, gone));
+  EXPECT_EQ(device.left, 0);
+  EXPECT_EQ(take(0, 2, more).error().code, ErrorCode::kOutOfMemory);  // there is no slab without pages in use
+  EXPECT_EQ((*pool)->pages_in_use(), 7);
+  for (const KvPool::Page& page : gone[0]) (*pool)->give_back(0, page.id);
+  // Room for 4 small ones went back; two large ones need 6.
+  EXPECT_EQ(take(2, 4, more).error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ((*pool)->pages_in_use(), 2);
+  ASSERT_TRUE(take(5, 0, more));  // what went back is taken again
+  EXPECT_EQ(device.left, 0);
+  for (const KvPool::Page& page : more[0]) EXPECT_NE(page.data, kept[0][0].data);
+  EXPECT_EQ(kept[0][0].data[7], std::byte{42});
+  EXPECT_EQ(kept[1][0].data[7], std::byte{42});
+  for (const KvPool::Page& page : more[0]) (*pool)->give_back(0, page.id);
+  device.left += 2 * 512;  // with the room of 4 enough for two large pages
+  ASSERT_TRUE(take(0, 2, gone));
+  EXPECT_EQ(device.left, 0);
+  EXPECT_EQ((*pool)->pages_in_use(), 4);
 }
 
 TEST(KvPool, RefusesNonsense) {

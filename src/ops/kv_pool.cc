@@ -59,7 +59,6 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
   LOWBIT_DCHECK(memories.empty() || memories.size() == groups.size());
   pool->memories_ = std::move(memories);
   pool->max_pages_ = max_pages;
-  pool->slab_pages_ = slab_pages > 0 ? std::min(slab_pages, max_pages) : max_pages;
   size_t layers = 0;
   for (const KvGroup& g : groups) layers += g.layers.size();
   pool->group_layers_.resize(layers, {-1, 0});
@@ -80,43 +79,76 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
                     fmt::format("each of {} layers in one group", layers));
       pool->group_layers_[size_t(layer)] = {int(i), int(l)};
     }
-    pool->stores_.push_back({.page_bytes = int64_t(*bytes), .slabs = {}, .owners = {}, .spare = {}});
+    pool->stores_.emplace_back().page_bytes = int64_t(*bytes);
   }
   if (groups.empty()) return fail(ErrorCode::kInvalidArgument, "kv cache", "no groups of layers", "at least one");
   pool->groups_ = std::move(groups);
   for (const bool demoted : {false, true})
     for (const KvGroup& g : pool->groups_)
-      pool->stores_.push_back({.page_bytes = packed_page_bytes(g, demoted ? g.format.demoted() : g.format),
-                               .slabs = {},
-                               .owners = {},
-                               .spare = {}});
+      pool->stores_.emplace_back().page_bytes = packed_page_bytes(g, demoted ? g.format.demoted() : g.format);
   for (size_t store = 0; store < pool->stores_.size(); ++store) {
     if (pool->stores_[store].page_bytes == 0) continue;
-    pool->stores_[store].slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
+    pool->stores_[store].slab_pages = pool->slab_pages_of(store, slab_pages);
     LOWBIT_TRY(pool->add_slab(store));
+    pool->stores_[store].device = pool->stores_[store].slabs.front().device();
   }
   return pool;
 }
 
+int64_t KvPool::slab_pages_of(size_t store, int64_t slab_pages) const {
+  const int64_t most = slab_pages > 0 ? std::min(slab_pages, max_pages_) : max_pages_;
+  const KvPageMemory* const memory = memory_of(store);
+  if (memory == nullptr || memory->slab_pages == 0) return most;
+  // Of up to twice as many those that leave least of the last granule empty, for each page.
+  const auto bytes_of_one = [&](int64_t pages) {
+    return double(round_up(pages * stores_[store].page_bytes, memory->granule_bytes)) / double(pages);
+  };
+  int64_t best = std::min(memory->slab_pages, most);
+  for (int64_t pages = best + 1; pages < 2 * memory->slab_pages && pages <= most; ++pages)
+    if (bytes_of_one(pages) < bytes_of_one(best)) best = pages;
+  return best;
+}
+
 Status KvPool::add_slab(size_t index) {
   Store& store = stores_[index];
-  const auto first = int64_t(store.owners.size());
-  const int64_t pages = std::min(slab_pages_, max_pages_ - first);
-  if (pages < 1)
-    return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", in_use(store)),
-                fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
-                "shorten the text, end other sessions, or ask for a larger context");
+  const auto gone = std::ranges::find_if(store.slabs, &Buffer::empty);
+  const int64_t first = (gone - store.slabs.begin()) * store.slab_pages;
+  const int64_t pages = std::min(store.slab_pages, max_pages_ - first);
   const int64_t bytes = pages * store.page_bytes;
   const KvPageMemory* const memory = memory_of(index);
   // A layer reads a few KB of each page, far apart: with small pages of memory nearly each needs its own translation.
   LOWBIT_TRY_ASSIGN(Buffer slab, memory != nullptr && memory->allocate
                                      ? memory->allocate(bytes)
                                      : Buffer::allocate(bytes, "kv cache", Pages::kLarge));
-  store.slabs.push_back(std::move(slab));
-  store.owners.resize(size_t(first + pages));
-  store.spare.reserve(store.owners.size());
+  if (gone == store.slabs.end()) {
+    store.slabs.push_back(std::move(slab));
+    store.owners.resize(size_t(first + pages));
+    store.spare.reserve(store.owners.size());
+  } else {
+    *gone = std::move(slab);
+  }
   for (int64_t i = first + pages - 1; i >= first; --i) store.spare.push_back(uint32_t(i));
   return {};
+}
+
+Status KvPool::add_slabs(std::span<const int64_t> counts) {
+  for (size_t s = 0; s < counts.size(); ++s)
+    while (int64_t(stores_[s].spare.size()) < counts[s]) LOWBIT_TRY(add_slab(s));
+  return {};
+}
+
+bool KvPool::give_back_slabs() {
+  bool any = false;
+  for (Store& store : stores_)
+    for (size_t i = 0; i < store.slabs.size(); ++i) {
+      const int64_t first = int64_t(i) * store.slab_pages, end = std::min(first + store.slab_pages, max_pages_);
+      const std::span<const uint32_t> owners = std::span(store.owners).subspan(size_t(first), size_t(end - first));
+      if (store.slabs[i].empty() || std::ranges::any_of(owners, [](uint32_t n) { return n > 0; })) continue;
+      std::erase_if(store.spare, [&](uint32_t id) { return id >= first && id < end; });
+      store.slabs[i] = {};
+      any = true;
+    }
+  return any;
 }
 
 int64_t KvPool::bytes_of(int64_t positions) const {
@@ -146,7 +178,7 @@ bool KvPool::forgets() const {
 int64_t KvPool::pages_in_use() const {
   const std::lock_guard lock(mutex_);
   int64_t pages = 0;
-  for (const Store& store : stores_) pages += in_use(store);
+  for (const Store& store : stores_) pages += store.in_use;
   return pages;
 }
 
@@ -159,17 +191,27 @@ int64_t KvPool::allocated_bytes() const {
 
 Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables) {
   const std::lock_guard lock(mutex_);
-  for (size_t g = 0; g < counts.size(); ++g)
-    while (int64_t(stores_[g].spare.size()) < counts[g]) LOWBIT_TRY(add_slab(g));
-  for (size_t g = 0; g < counts.size(); ++g) {
-    Store& store = stores_[g];
-    for (int64_t i = 0; i < counts[g]; ++i) {
+  for (size_t s = 0; s < counts.size(); ++s)
+    if (counts[s] > max_pages_ - stores_[s].in_use)
+      return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", stores_[s].in_use),
+                  fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
+                  "shorten the text, end other sessions, or ask for a larger context");
+  // Memory that pages of one form left empty may be all that those of another lack.
+  if (Status room = add_slabs(counts); !room) {
+    if (!give_back_slabs()) return room;
+    LOWBIT_TRY(add_slabs(counts));
+  }
+  for (size_t s = 0; s < counts.size(); ++s) {
+    Store& store = stores_[s];
+    for (int64_t i = 0; i < counts[s]; ++i) {
       const uint32_t id = store.spare.back();
       store.spare.pop_back();
       store.owners[id] = 1;
-      tables[g].push_back({id, store.slabs[id / size_t(slab_pages_)].data() + id % slab_pages_ * store.page_bytes});
+      tables[s].push_back(
+          {id, store.slabs[id / size_t(store.slab_pages)].data() + id % store.slab_pages * store.page_bytes});
     }
-    store.most_in_use = std::max(store.most_in_use, in_use(store));
+    store.in_use += counts[s];
+    store.most_in_use = std::max(store.most_in_use, store.in_use);
   }
   return {};
 }
@@ -203,7 +245,10 @@ void KvPool::give_back(int store, uint32_t id) {
     Store& from = stores_[size_t(store)];
     LOWBIT_DCHECK(from.owners[id] > 0);
     if (--from.owners[id] > 1) return;
-    if (from.owners[id] == 0) from.spare.push_back(id);
+    if (from.owners[id] == 0) {
+      from.spare.push_back(id);
+      --from.in_use;
+    }
     ++times_freed_;  // the last owner may write to the page without a copy now
   }
   freed_.notify_all();

@@ -46,9 +46,10 @@ struct KvPageMemory {
   std::function<Result<Buffer>(int64_t bytes)> allocate;
   /// Between pages, or a page and the host's memory; waits until it is done.
   std::function<Status(std::byte* to, const std::byte* from, int64_t bytes)> copy;
-  /// Where pages are packed: at most so many at a time, since f16 ones go back and memory is taken as they are needed;
-  /// 0: any number.
-  int64_t packed_slab_pages = 0;
+  /// Where memory that is taken is occupied at once, as on a GPU: about so many pages are taken at a time, so that a
+  /// cache takes what it uses, not what it might; 0: as many as the pool is told.
+  int64_t slab_pages = 0;
+  int64_t granule_bytes = 1;  // allocate() takes whole multiples of it
 };
 
 /// Positions, behind the newest ones that queries read as f16, whose f16 pages a sequence keeps beside the packed ones,
@@ -56,8 +57,10 @@ struct KvPageMemory {
 inline constexpr int64_t kKeptPositions = 256;
 
 /// Hands out pages of every group, counts their owners and takes them back. Address space comes in slabs of so many
-/// pages, the first of them at once, so that decoding within it never allocates; the system gives memory to a page when
-/// it is first written, so that an unused context costs nothing. Thread safe.
+/// pages, the first of them at once, so that decoding within it never allocates; a host's system gives memory to a page
+/// when it is first written, so that an unused context costs nothing, and a GPU's slabs are small. A page stays where
+/// it is while it has owners. Slabs without such pages are used again, by their own form, and by any other once memory
+/// has run out. Thread safe.
 class KvPool {
  public:
   struct Page {
@@ -65,7 +68,8 @@ class KvPool {
     std::byte* data = nullptr;  // page_bytes(store), in memory of its group's device
   };
 
-  /// Each store has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
+  /// Each store has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all),
+  /// or for fewer where its memory says so.
   /// `memories`: of each group; none: all in the host's memory.
   /// Errors: kInvalidArgument (an extent below 1, a head that cannot be packed, a layer in two groups or none, sizes
   /// beyond memory's address range), kOutOfMemory.
@@ -73,7 +77,7 @@ class KvPool {
                                               std::vector<KvPageMemory> memories = {});
 
   std::span<const KvGroup> groups() const { return groups_; }
-  Device device(int group) const { return stores_[static_cast<size_t>(group)].slabs.front().device(); }
+  Device device(int group) const { return stores_[static_cast<size_t>(group)].device; }
   int64_t layers() const { return static_cast<int64_t>(group_layers_.size()); }
   /// Where a layer of the model lies: layer `index` of groups()[group].
   struct GroupLayer {
@@ -99,7 +103,7 @@ class KvPool {
   int64_t allocated_bytes() const;  // of pages that have been in use
 
   /// counts[s] pages of store s with one owner each, behind those in tables[s]; none at all after an error. Error:
-  /// kOutOfMemory (all `max_pages` are in use, or the system has no address space).
+  /// kOutOfMemory (all `max_pages` are in use, or the system or the device has no memory).
   Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
   /// Copies a page to another of its store. Errors: those of the device.
   Status copy(int store, const Page& from, const Page& to) const;
@@ -118,26 +122,30 @@ class KvPool {
   bool wait_until_freed(uint64_t since, std::chrono::milliseconds most) const;
 
  private:
-  /// The pages of one form.
+  /// The pages of one form. Page `id` lies in slabs[id / slab_pages].
   struct Store {
-    int64_t page_bytes = 0, most_in_use = 0;
-    std::vector<Buffer> slabs;     // reserved: elements stay where they are
+    int64_t page_bytes = 0, slab_pages = 0, in_use = 0, most_in_use = 0;
+    Device device = Device::kCpu;
+    std::vector<Buffer> slabs;     // empty: given back
     std::vector<uint32_t> owners;  // of each page
-    std::vector<uint32_t> spare;   // the last is taken first
+    std::vector<uint32_t> spare;   // pages without owners, of slabs that are there; the last is taken first
   };
   KvPool() = default;
+  /// How many pages a slab of the store has; the last may have fewer.
+  int64_t slab_pages_of(size_t store, int64_t slab_pages) const;
   Status add_slab(size_t store);
+  Status add_slabs(std::span<const int64_t> counts);  // until there are so many spare pages
+  bool give_back_slabs();                             // all that have no page in use; false: there was none
   Status copy_bytes(int store, std::byte* to, const std::byte* from) const;
   /// The memory of a store's pages; null: the host's.
   const KvPageMemory* memory_of(size_t store) const {
     return memories_.empty() ? nullptr : &memories_[store % groups_.size()];
   }
-  int64_t in_use(const Store& store) const { return int64_t(store.owners.size() - store.spare.size()); }
 
   std::vector<KvGroup> groups_;
   std::vector<GroupLayer> group_layers_;
   std::vector<KvPageMemory> memories_;  // of groups
-  int64_t max_pages_ = 0, slab_pages_ = 0;
+  int64_t max_pages_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable freed_;
   uint64_t times_freed_ = 0;

@@ -142,7 +142,7 @@ Result<std::shared_ptr<KvPool>> Stages::make_pool(std::vector<KvGroup> groups, i
   std::vector<KvPageMemory> memories;
   for (const KvGroup& group : groups)
     memories.push_back(stages_[stage_of(group.layers.front())].backend->kv_page_memory());
-  return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(memories));
+  return KvPool::make(std::move(groups), max_pages, slab_pages, std::move(memories));
 }
 
 }  // namespace lowbit

@@ -163,8 +163,9 @@ class Bench(CliTest):
 
     def test_model(self):
         report = self.json("bench", "model", self.hf, "-p", 16, "-n", 8, "-r", 1)
-        self.assertKeys(report, "prefill_tok_s decode_tok_s gb_s percent_of_peak threads checked")
+        self.assertKeys(report, "prefill_tok_s decode_tok_s gb_s percent_of_peak threads checked logits_apart")
         self.assertTrue(report["checked"])
+        self.assertEqual((report["logits_apart"], report["logits_bound"]), (0, 0))
         self.assertIn("tok/s", self.lowbit("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1).stdout.decode())
         together = self.json("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1, "--depth", 5, "--batch", 3)
         self.assertTrue(together["checked"])

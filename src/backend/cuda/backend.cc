@@ -11,7 +11,8 @@ namespace lowbit {
 namespace {
 
 constexpr auto kFloat = int64_t{sizeof(float)};
-constexpr int64_t kPackedSlabPages = 16;
+constexpr int64_t kKvSlabPages = 8;                  // 512 positions
+constexpr int64_t kGranuleBytes = int64_t{2} << 20;  // of cudaMalloc()
 constexpr int64_t kSlabBytes = int64_t{32} << 20;
 
 class CudaBackend final : public Backend {
@@ -77,7 +78,7 @@ class CudaBackend final : public Backend {
               LOWBIT_TRY(cuda::copy_on(nullptr, to, from, bytes));
               return cuda::synchronize(nullptr);
             },
-            kPackedSlabPages};
+            kKvSlabPages, kGranuleBytes};
   }
 
  private:
