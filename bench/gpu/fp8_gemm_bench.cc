@@ -57,8 +57,8 @@ std::vector<uint8_t> normal_codes(uint64_t seed) {
   return codes;
 }
 
-/// Operands of one product, with weights once for each of `copies`. Scales of a lie in both orders, by column as cuBLASLt
-/// wants them; so do those of b, in rows of multiples of 4.
+/// Operands of one product, with weights once for each of `copies`. Scales of a lie in both orders, by column as
+/// cuBLASLt wants them; so do those of b, in rows of multiples of 4.
 struct Case {
   int64_t m, n, k, blocks = (k + 127) / 128, ldb_scales = (blocks + 3) / 4 * 4, lda_scales = (m + 3) / 4 * 4,
                    b_blocks = (n + 127) / 128;
