@@ -43,10 +43,10 @@ struct RivalGru {
 bool is_onednn(const std::string& spec);
 Result<RivalGru> bench_onednn_gru(const GruBenchShape& shape, const std::string& spec, double seconds);
 
-/// "cublaslt": its product of FP8 codes in blocks on the first GPU, results in bf16, weights from memory, scales of a by
-/// column; as a row "gemm". The program is $LOWBIT_FP8_GEMM_BENCH, else build/cuda/bin/lowbit_fp8_gemm_bench
-/// (bench/gpu/fp8_gemm_bench.cc), the library $LOWBIT_CUBLASLT. Errors: kNotFound (no program), kUnsupported (no library,
-/// or not this product), kCorrupt (its answer is wrong).
+/// cuBLASLt's product of FP8 codes in blocks on the first GPU, as a row "gemm": results in bf16, weights from memory,
+/// scales of a by column. The program is $LOWBIT_FP8_GEMM_BENCH, else build/cuda/bin/lowbit_fp8_gemm_bench
+/// (bench/gpu/fp8_gemm_bench.cc), the library $LOWBIT_CUBLASLT. Errors: kNotFound (no program), kUnsupported (no
+/// library, or not this product), kCorrupt (its answer is wrong).
 Result<Fp8BenchRow> bench_cublaslt(const Fp8BenchOptions& options);
 
 }  // namespace lowbit::cli

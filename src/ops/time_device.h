@@ -8,8 +8,8 @@
 
 namespace lowbit {
 
-/// Seconds of a call by the device's clock, ascending: `calls` of call(i), which enqueue on `stream` alone, are recorded
-/// as one graph, which runs for so many seconds in all, and at least five times.
+/// Seconds of a call by the device's clock, ascending: `calls` of call(i), which enqueue on `stream` alone, are
+/// recorded as one graph, which runs for so many seconds in all, and at least five times.
 Result<std::vector<double>> time_device_calls(double seconds, const cuda::Stream& stream, int calls,
                                               const std::function<Status(int)>& call);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the benches of FP8 in blocks on a CPU and on a GPU share.
+// Shared by the benches of FP8 in blocks on a CPU and on a GPU.
 
 #include <vector>
 
