@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/checked.h"
 #include "base/float.h"
 #include "base/try.h"
 #include "kernels/registry.h"
@@ -269,6 +270,34 @@ TEST(KvPool, EmptySlabsGoBackWhereMemoryRunsOut) {
   ASSERT_TRUE(take(0, 2, gone));
   EXPECT_EQ(device.left, 0);
   EXPECT_EQ((*pool)->pages_in_use(), 4);
+}
+
+TEST(KvPool, QuantizedPagesOfALongContextTakeLittle) {
+  // A layer of an 8B, and the part of a GPU's granules of 2 MiB that is one layer's of 32.
+  constexpr int64_t kPositions = 65'480, kChunk = 512, kGranule = (int64_t{2} << 20) / 32;
+  const auto taken = [&](const char* format) {
+    int64_t bytes = 0;
+    const auto allocate = [&](int64_t more) {
+      bytes += round_up(more, kGranule);
+      return Buffer::allocate(64, "test");  // nobody reads or writes rows here
+    };
+    auto groups = uniform_kv_groups(1, 8, 128);
+    groups[0].format = *parse_kv_format(format, kDefaultResidual);
+    const auto nothing = [](std::byte*, const std::byte*, int64_t) { return Status{}; };
+    auto pool = KvPool::make(groups, 4096, 0, {KvPageMemory{allocate, nothing, 8, kGranule}});
+    KvCache cache(*pool, kPositions);
+    while (cache.length() < kPositions) {
+      const int64_t n = std::min(kChunk, kPositions - cache.length());
+      EXPECT_TRUE(cache.open(n));
+      cache.commit(n);
+    }
+    return double(bytes) / kGranule * 2;  // MiB of 32 layers
+  };
+  const double f16 = taken("f16");
+  EXPECT_EQ(f16, 8192);
+  EXPECT_LE(taken("int8"), 0.54 * f16);
+  EXPECT_LE(taken("int4"), 0.29 * f16);
+  EXPECT_LE(taken("int2"), 0.17 * f16);
 }
 
 TEST(KvPool, RefusesNonsense) {
