@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/float.h"
+#include "base/rng.h"
 #include "base/try.h"
 #include "lowbit/bench.h"
 #include "ops/time_matmul.h"

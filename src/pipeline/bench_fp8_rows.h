@@ -1,9 +1,9 @@
 #pragma once
 // Shared by the benches of FP8 in blocks on a CPU and on a GPU.
 
+#include <algorithm>
 #include <vector>
 
-#include "base/rng.h"
 #include "lowbit/bench.h"
 #include "ops/fp8.h"
 #include "runtime/engine.h"
