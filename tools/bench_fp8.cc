@@ -1,10 +1,13 @@
 // lowbit bench fp8: quantization to E4M3 in blocks, and products of it.
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "lowbit/bench.h"
 #include "option_values.h"
+#include "rival.h"
 #include "text_table.h"
 #include "verbs.h"
 
@@ -39,11 +42,36 @@ void add_row(TextTable& table, const Fp8BenchRow& row) {
              row.percent_of_peak > 0 ? fmt::format("{:.0f} %", row.percent_of_peak) : "-", row.checked ? "yes" : "NO"});
 }
 
-Status fp8_action(Console& console, const Fp8BenchOptions& options) {
+const Fp8BenchRow& product_of(const Fp8BenchReport& report) {
+  return *std::ranges::find(report.rows, "gemm", &Fp8BenchRow::what);
+}
+
+/// The product by cuBLASLt, or by another instruction set of the CPU.
+Result<Fp8BenchRow> bench_other(Fp8BenchOptions options, const std::string& other) {
+  if (other == "cublaslt") return bench_cublaslt(options);
+  options.compute.device = "cpu";
+  options.compute.isa = other;
+  auto report = bench_fp8(options);
+  if (!report) return tl::unexpected(report.error());
+  return product_of(*report);
+}
+
+Status fp8_action(Console& console, const Fp8BenchOptions& options, const std::string& other) {
   const auto report = bench_fp8(options);
   if (!report) return tl::unexpected(report.error());
+  nlohmann::json json = to_json(*report);
+  std::string comparison;
+  if (!other.empty()) {
+    const auto rival = bench_other(options, other);
+    if (!rival) return tl::unexpected(rival.error());
+    const double ours = product_of(*report).seconds, ratio = ours > 0 ? rival->seconds / ours : 0;
+    json["vs"] = to_json(*rival);
+    json["ratio"] = ratio;
+    comparison = fmt::format("\ngemm by {}: {:.3f} ms; lowbit is {:.2f} times as fast\n", rival->kernel,
+                             1e3 * rival->seconds, ratio);
+  }
   if (console.json()) {
-    console.put_json(to_json(*report));
+    console.put_json(json);
   } else {
     TextTable table({{"what", Align::kLeft, 14},
                      {"kernel", Align::kLeft, 40},
@@ -54,11 +82,13 @@ Status fp8_action(Console& console, const Fp8BenchOptions& options) {
                      {"of peak", Align::kRight},
                      {"checked"}});
     for (const Fp8BenchRow& row : report->rows) add_row(table, row);
-    console.print("fp8, M {}, N {}, K {}, {} groups, {} threads, {}\n\n{}", report->m, report->n, report->k,
-                  report->groups, report->threads,
-                  report->cold ? fmt::format("weights from memory (peak {:.1f} GB/s)", report->bandwidth_gb_s)
-                               : "weights in the cache",
-                  table.str());
+    console.print("fp8, M {}, N {}, K {}, {} groups, {}, {}\n\n{}{}", report->m, report->n, report->k, report->groups,
+                  report->isa == "cuda" ? std::string("a GPU") : fmt::format("{} threads", report->threads),
+                  !report->cold ? "weights in the cache"
+                  : report->bandwidth_gb_s > 0
+                      ? fmt::format("weights from memory (peak {:.1f} GB/s)", report->bandwidth_gb_s)
+                      : "weights from memory",
+                  table.str(), comparison);
   }
   for (const Fp8BenchRow& row : report->rows)
     if (!row.checked)
@@ -73,6 +103,7 @@ void add_fp8_bench(Verb& bench, Invocation& invocation) {
   auto options = std::make_shared<Fp8BenchOptions>();
   auto warm = std::make_shared<bool>(false);
   auto seconds = std::make_shared<float>(1.0f);
+  auto other = std::make_shared<std::string>();
   Verb* verb = bench.add_subcommand("fp8", "Quantization to E4M3 in blocks, and products [M,K] by [N,K]");
   constexpr CountRange kExtent = {1, 1 << 20};
   add_count_option(*verb, "-M", options->m, kExtent, "rows of activations [1]");
@@ -82,12 +113,17 @@ void add_fp8_bench(Verb& bench, Invocation& invocation) {
                    "groups that the rows fall in, each with weights of its own [8]");
   verb->add_flag("--warm", *warm, "weights stay in the cache");
   add_number_option(*verb, "--seconds", *seconds, 0.01f, 60, "of each row");
-  verb->callback([options, warm, seconds, &invocation] {
+  verb->add_option("--vs", *other, "then the product by another instruction set or by cublaslt, and the ratio")
+      ->type_name("NAME");
+  verb->callback([options, warm, seconds, other, &invocation] {
     options->cold = !*warm;
     options->min_seconds = double(*seconds);
-    invocation.action = [options, &invocation](Console& console) {
+    static constexpr std::array kOthers = {"", "cublaslt", "scalar", "avx2", "avxvnni", "avx512", "amx"};
+    if (std::ranges::find(kOthers, *other) == kOthers.end())
+      throw usage_error("--vs", *other, "cublaslt, or one of scalar, avx2, avxvnni, avx512, amx");
+    invocation.action = [options, other, &invocation](Console& console) {
       options->compute = invocation.compute;
-      return fp8_action(console, *options);
+      return fp8_action(console, *options, *other);
     };
   });
 }

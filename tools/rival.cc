@@ -75,16 +75,19 @@ std::pair<std::string, int> output_of(const std::string& command) {
   return {text, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
 }
 
-/// The program that `variable` names, else bench/rivals' own.
-Result<std::string> rival_program(const char* variable, const char* name) {
+/// The program that `variable` names, else the one at `path`, which `maker` makes.
+Result<std::string> program_of(const char* variable, const std::string& path, const std::string& maker) {
   const char* given = std::getenv(variable);
-  const std::string program =
-      given != nullptr && *given != '\0' ? given : std::string("build/rivals/build/bin/") + name;
+  const std::string program = given != nullptr && *given != '\0' ? given : path;
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(program, ignored) || program.find('\'') != std::string::npos)
-    return tl::unexpected(error(ErrorCode::kNotFound, "--vs", "no program " + program, "bench/rivals/build.sh's",
-                                std::string("run bench/rivals/build.sh, or set ") + variable));
+    return tl::unexpected(error(ErrorCode::kNotFound, "--vs", "no program " + program, "what " + maker + " makes",
+                                "run " + maker + ", or set " + variable));
   return program;
+}
+/// bench/rivals' own.
+Result<std::string> rival_program(const char* variable, const std::string& name) {
+  return program_of(variable, "build/rivals/build/bin/" + name, "bench/rivals/build.sh");
 }
 
 double number_in(const nlohmann::json& json, const char* key) {
@@ -191,6 +194,28 @@ Result<RivalGru> bench_onednn_gru(const GruBenchShape& shape, const std::string&
     return tl::unexpected(
         error(ErrorCode::kCorrupt, "--vs " + spec, "another answer than plain loops give", "the same"));
   return report;
+}
+
+Result<Fp8BenchRow> bench_cublaslt(const Fp8BenchOptions& options) {
+  const auto program = program_of("LOWBIT_FP8_GEMM_BENCH", "build/cuda/bin/lowbit_fp8_gemm_bench",
+                                  "cmake --build build/cuda --target lowbit_fp8_gemm_bench");
+  if (!program) return tl::unexpected(program.error());
+  const auto [text, code] = output_of(fmt::format("'{}' rival {} {} {}", *program, options.m, options.n, options.k));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (code == 1)
+    return tl::unexpected(error(ErrorCode::kCorrupt, "--vs cublaslt", "another answer than ours", "the same"));
+  if (code != 0 || number_in(json, "us") <= 0)
+    return tl::unexpected(error(ErrorCode::kUnsupported, "--vs cublaslt", fmt::format("{} answers {}", *program, code),
+                                "a product that cuBLASLt has", "LOWBIT_CUBLASLT=path of libcublasLt.so"));
+  Fp8BenchRow row;
+  row.what = "gemm";
+  row.kernel = "cuBLASLt";
+  row.checked = true;
+  row.seconds = 1e-6 * number_in(json, "us");
+  row.spread = 1e-6 * (number_in(json, "us_max") - number_in(json, "us_min")) / row.seconds;
+  row.gops = 2e-9 * double(options.m) * double(options.n) * double(options.k) / row.seconds;
+  row.gb_s = 1e-9 * double(options.n) * double(options.k) / row.seconds;
+  return row;
 }
 
 }  // namespace lowbit::cli

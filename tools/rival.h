@@ -1,5 +1,6 @@
 #pragma once
-// bench matmul|model --vs ggml, bench gru --vs onednn: the same work by bench/rivals' programs.
+// bench matmul|model --vs ggml, bench gru --vs onednn, bench fp8 --vs cublaslt: the same work by other
+// programs.
 
 #include <string>
 
@@ -41,5 +42,11 @@ struct RivalGru {
 /// wrong).
 bool is_onednn(const std::string& spec);
 Result<RivalGru> bench_onednn_gru(const GruBenchShape& shape, const std::string& spec, double seconds);
+
+/// cuBLASLt's product of FP8 codes in blocks on the first GPU, as a row "gemm": results in bf16, weights from memory,
+/// scales of a by column. The program is $LOWBIT_FP8_GEMM_BENCH, else build/cuda/bin/lowbit_fp8_gemm_bench
+/// (bench/gpu/fp8_gemm_bench.cc), the library $LOWBIT_CUBLASLT. Errors: kNotFound (no program), kUnsupported (no
+/// library, or not this product), kCorrupt (its answer is wrong).
+Result<Fp8BenchRow> bench_cublaslt(const Fp8BenchOptions& options);
 
 }  // namespace lowbit::cli

@@ -45,25 +45,25 @@ struct Fp8BenchOptions {
 /// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as
 /// lb_fp8_gemm_host makes it. "contiguous", "masked": lb_fp8_grouped_gemm_host of x in groups, each with a w of its
 /// own. "model": the product in a model, x quantized in the same call; "model, f32 x": with x as it is; "bf16, f32 x"
-/// and "f32, f32 x": weights of those types, the rivals.
+/// and "f32, f32 x": weights of those types, the rivals. On a GPU the first five, of bf16 x and with bf16 outputs.
 struct Fp8BenchRow {
   std::string what, kernel;
-  bool checked = false;        // the reference's bits
-  double seconds = 0;          // median of one call
+  bool checked = false;        // the reference's bits; products on a GPU: within 1e-3 of the reference's norm
+  double seconds = 0;          // median of one call; on a GPU the device's time
   double spread = 0;           // (p90 - p10) / median
   double gops = 0;             // 2 m n k / seconds, of products
   double gb_s = 0;             // bytes read and written, of products those of the weights
-  double percent_of_peak = 0;  // of bandwidth_gb_s; 0 when warm
+  double percent_of_peak = 0;  // of bandwidth_gb_s; 0 when warm and on a GPU
 };
 struct Fp8BenchReport {
   std::string isa;
   int64_t m = 0, n = 0, k = 0, groups = 0;
   int threads = 0;
   bool cold = false;
-  double bandwidth_gb_s = 0;  // measured in the same run, 0 when warm
+  double bandwidth_gb_s = 0;  // measured in the same run, 0 when warm and on a GPU
   std::vector<Fp8BenchRow> rows;
 };
-/// Errors: kInvalidArgument (extents), kUnsupported (a GPU), kOutOfMemory.
+/// Errors: kInvalidArgument (extents), kUnsupported (no such device), kOutOfMemory.
 Result<Fp8BenchReport> bench_fp8(const Fp8BenchOptions& options);
 
 struct ModelBenchOptions {

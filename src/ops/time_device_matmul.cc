@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "kernels/cuda_halves_api.h"
 #include "ops/device_matmul.h"
+#include "ops/time_device.h"
 #include "ops/time_matmul.h"
 
 namespace lowbit {
@@ -72,26 +73,6 @@ Result<bool> device_answer_is_right(const QTensor& w, const TimedMatmul& o, cons
   return true;
 }
 
-/// Seconds of a call, ascending: calls of `call(i)` are recorded as one graph, which runs for o.seconds in all.
-template <class Call>
-Result<std::vector<double>> time_calls(const TimedMatmul& o, const cuda::Stream& stream, int calls, const Call& call) {
-  LOWBIT_TRY(cuda::Graph::begin(stream.handle()));
-  Status enqueued;
-  for (int i = 0; i < calls && enqueued; ++i) enqueued = call(i);
-  auto graph = cuda::Graph::end(stream.handle());
-  LOWBIT_TRY(enqueued);
-  if (!graph) return tl::unexpected(std::move(graph.error()));
-  LOWBIT_TRY(graph->time(stream.handle(), 2));
-  std::vector<double> times;
-  for (double total = 0; times.size() < 5 || (total < o.seconds && times.size() < 1000);) {
-    LOWBIT_TRY_ASSIGN(const double seconds, graph->time(stream.handle(), 1));
-    total += seconds;
-    times.push_back(seconds / calls);
-  }
-  std::sort(times.begin(), times.end());
-  return times;
-}
-
 }  // namespace
 
 Result<MatmulTiming> time_device_matmul(const TimedMatmul& o, ThreadPool& pool) {
@@ -133,7 +114,7 @@ Result<MatmulTiming> time_device_matmul(const TimedMatmul& o, ThreadPool& pool) 
   if (!result.checked) return result;
 
   const int calls = static_cast<int>(std::clamp<int64_t>(int64_t(plans.size()), 20, 2000));
-  LOWBIT_TRY_ASSIGN(const std::vector<double> times, time_calls(o, stream, calls, [&](int i) {
+  LOWBIT_TRY_ASSIGN(const std::vector<double> times, time_device_calls(o.seconds, stream, calls, [&](int i) {
                       return call(plans[static_cast<size_t>(i) % plans.size()]);
                     }));
   result.runs = static_cast<int64_t>(times.size()) * calls;

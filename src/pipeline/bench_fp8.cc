@@ -5,17 +5,41 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/float.h"
 #include "base/rng.h"
 #include "base/try.h"
 #include "lowbit/bench.h"
-#include "ops/fp8.h"
 #include "ops/time_matmul.h"
-#include "runtime/engine.h"
+#include "pipeline/bench_fp8_rows.h"
 
 namespace lowbit {
+
+Fp8Operand::Fp8Operand(int64_t n, int64_t k, int64_t block, uint64_t seed) : rows(n), columns(k), row_block(block) {
+  Rng rng(seed);
+  values.resize(size_t(n * k));
+  for (float& v : values) v = bf16_to_f32(f32_to_bf16(float(rng.uniform()) - 0.5f));
+  scales.resize(size_t(ceil_div(n, block) * scale_columns()));
+  codes.resize(values.size());
+}
+int64_t Fp8Operand::scale_columns() const { return ceil_div(columns, kFp8Block); }
+void Fp8Operand::put(const Fp8Operand& from, int64_t begin, int64_t end, int64_t at) {
+  const auto copy = [&](const auto& all, auto& to, int64_t width) {
+    std::copy(all.begin() + begin * width, all.begin() + end * width, to.begin() + at * width);
+  };
+  copy(from.codes, codes, columns);
+  copy(from.scales, scales, scale_columns());
+}
+Fp8Quant Fp8Operand::quant() {
+  Fp8Quant q;
+  q.x = values.data(), q.rows = rows, q.columns = columns, q.ldx = columns;
+  q.row_block = row_block;
+  q.codes = codes.data(), q.ldcodes = columns;
+  q.scales = scales.data(), q.ldscales = scale_columns();
+  return q;
+}
+
 namespace {
 
-constexpr int64_t kColdBytes = int64_t{512} << 20;
 constexpr int64_t kLargestExtent = int64_t{1} << 20, kMostGroups = 256;
 
 /// Calls `work` for so long, and at least five times; `turn` counts them.
@@ -32,39 +56,6 @@ Status time_calls(double seconds, const std::function<Status(size_t turn)>& work
   row.spread = (times[times.size() * 9 / 10] - times[times.size() / 10]) / row.seconds;
   return {};
 }
-
-/// A matrix, and what quantization makes of it.
-struct Operand {
-  int64_t rows = 0, columns = 0, row_block = 1;
-  std::vector<float> values, scales;
-  std::vector<uint8_t> codes;
-
-  Operand(int64_t n, int64_t k, int64_t block, uint64_t seed) : rows(n), columns(k), row_block(block) {
-    Rng rng(seed);
-    values.resize(size_t(n * k));
-    for (float& v : values) v = float(rng.uniform()) - 0.5f;
-    scales.resize(size_t(ceil_div(n, block) * scale_columns()));
-    codes.resize(values.size());
-  }
-  int64_t scale_columns() const { return ceil_div(columns, kFp8Block); }
-  /// Codes and scales of rows [begin, end) of another one.
-  void put(const Operand& from, int64_t begin, int64_t end, int64_t at) {
-    const auto copy = [&](const auto& all, auto& to, int64_t width) {
-      std::copy(all.begin() + begin * width, all.begin() + end * width, to.begin() + at * width);
-    };
-    copy(from.codes, codes, columns);
-    copy(from.scales, scales, scale_columns());
-  }
-  double bytes() const { return double(4 * values.size() + codes.size() + 4 * scales.size()); }
-  Fp8Quant quant() {
-    Fp8Quant q;
-    q.x = values.data(), q.rows = rows, q.columns = columns, q.ldx = columns;
-    q.row_block = row_block;
-    q.codes = codes.data(), q.ldcodes = columns;
-    q.scales = scales.data(), q.ldscales = scale_columns();
-    return q;
-  }
-};
 
 /// One run of the bench.
 class Fp8Bench {
@@ -86,7 +77,7 @@ class Fp8Bench {
   }
 
  private:
-  Status quantize(const char* what, Operand& o) {
+  Status quantize(const char* what, Fp8Operand& o) {
     Fp8BenchRow row;
     row.what = what;
     row.kernel = fp8_kernels(engine_.isa).name;
@@ -96,7 +87,7 @@ class Fp8Bench {
     LOWBIT_TRY(time_calls(
         options_.min_seconds, [&](size_t) { return quantize_fp8(o.quant(), engine_.isa, *engine_.pool); }, row));
     row.checked = codes == o.codes && scales == o.scales;
-    row.gb_s = 1e-9 * o.bytes() / row.seconds;
+    row.gb_s = 1e-9 * double(4 * o.values.size() + o.codes.size() + 4 * o.scales.size()) / row.seconds;
     rows_.push_back(std::move(row));
     return {};
   }
@@ -118,7 +109,7 @@ class Fp8Bench {
     row.what = "gemm";
     row.kernel = fp8_kernels(engine_.isa).name;
     const auto bytes = int64_t(w_.codes.size());
-    const int64_t copies = options_.cold ? std::max<int64_t>(1, ceil_div(kColdBytes, bytes)) : 1;
+    const int64_t copies = fp8_bench_copies(options_.cold, bytes);
     LOWBIT_TRY_ASSIGN(Buffer all, Buffer::allocate(copies * bytes, "bench weights", Pages::kLarge));
     for (int64_t i = 0; i < copies; ++i) std::memcpy(all.data() + i * bytes, w_.codes.data(), size_t(bytes));
     std::vector<float> c(size_t(m * n)), wanted(static_cast<size_t>(n));
@@ -155,11 +146,11 @@ class Fp8Bench {
   /// The product's rows in groups, `room` apart: masked. 0: they follow each other.
   Status grouped(const char* what, int64_t room) {
     const int64_t n = options_.n, k = options_.k, count = options_.groups, bytes = count * n * k;
-    const int64_t copies = options_.cold ? std::max<int64_t>(1, ceil_div(kColdBytes, bytes)) : 1;
+    const int64_t copies = fp8_bench_copies(options_.cold, bytes);
     LOWBIT_TRY_ASSIGN(const Buffer weights, group_weights(copies));
     std::vector<float> b_scales;
     std::vector<int32_t> numbers;
-    Operand placed(room > 0 ? count * room : options_.m, room > 0 ? k : 0, 1, 3);  // 0: x_ is as it should be
+    Fp8Operand placed(room > 0 ? count * room : options_.m, room > 0 ? k : 0, 1, 3);  // 0: x_ is as it should be
     for (int64_t i = 0; i < count; ++i) {
       b_scales.insert(b_scales.end(), w_.scales.begin(), w_.scales.end());
       numbers.push_back(int32_t(room > 0 ? first_row(i + 1) - first_row(i) : first_row(i + 1)));
@@ -224,7 +215,7 @@ class Fp8Bench {
 
   const Fp8BenchOptions& options_;
   const Engine& engine_;
-  Operand x_, w_;
+  Fp8Operand x_, w_;
   std::vector<Fp8BenchRow> rows_;
 };
 
@@ -238,14 +229,16 @@ Result<Fp8BenchReport> bench_fp8(const Fp8BenchOptions& options) {
   if (options.groups < 1 || options.groups > kMostGroups)
     return fail(ErrorCode::kInvalidArgument, "bench fp8 --groups", std::to_string(options.groups),
                 "1 to " + std::to_string(kMostGroups));
-  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
-  if (gpu >= 0) return fail(ErrorCode::kUnsupported, "bench fp8", "a GPU", "the CPU", "--device cpu");
-  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::on_cpu(options.compute));
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   Fp8BenchReport r;
-  r.isa = isa_name(engine.isa);
+  r.isa = engine.gpu >= 0 ? "cuda" : isa_name(engine.isa);
   r.m = options.m, r.n = options.n, r.k = options.k, r.groups = options.groups;
   r.threads = engine.threads;
   r.cold = options.cold;
+  if (engine.gpu >= 0) {
+    LOWBIT_TRY_ASSIGN(r.rows, bench_fp8_on_device(options, engine));
+    return r;
+  }
   LOWBIT_TRY_ASSIGN(r.rows, Fp8Bench(options, engine).rows());
   if (!options.cold) return r;
   LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));

@@ -67,7 +67,7 @@ class Help(CliTest):
             "eval": "MODEL --tasks --questions -c --act --long --lengths --kv",
             "ppl": "MODEL -f -c --act --chunks --method --save-logits --against",
             "bench matmul": "--format --group -M -N -K --act --cold --warm --vs", "bench model": "MODEL -p -n --kv --kv-demote --kv-refresh",
-            "bench attention": "-c --heads --kv-heads --head-dim --kv --kv-residual", "bench memory": "--bytes", "bench gru": "-T -N -C -H --preset --weight-bits --vs", "bench fp8": "-M -N -K --groups --warm --seconds", "report": "DIR --output",
+            "bench attention": "-c --heads --kv-heads --head-dim --kv --kv-residual", "bench memory": "--bytes", "bench gru": "-T -N -C -H --preset --weight-bits --vs", "bench fp8": "-M -N -K --groups --warm --seconds --vs", "report": "DIR --output",
             "gru calibrate": "NET --data --h0 --method --percentile --select --output",
             "gru quantize": "NET --ranges --encodings --preset --bits --data --output",
             "gru tune": "NET --ranges --data --preset --bits --passes --output",

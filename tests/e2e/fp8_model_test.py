@@ -117,6 +117,11 @@ class Fp8Model(CliTest):
         for row in report["rows"]:
             self.assertTrue(row["checked"], row)
             self.assertGreater(row["seconds"], 0)
+        beside = self.json("bench", "fp8", "-M", 2, "-N", 64, "-K", 128, "--groups", 1, "--warm", "--seconds", 0.01, "--vs", "scalar")
+        self.assertEqual(beside["vs"]["what"], "gemm")
+        self.assertAlmostEqual(beside["ratio"], beside["vs"]["seconds"] / beside["rows"][2]["seconds"])
+        self.assertIn("instruction", self.lowbit("bench", "fp8", "--help").stdout.decode())
+        self.refused("bench", "fp8", "--vs", "nothing", code=2)
         self.assertIn("fp8", self.json("bench", "matmul", "--format", "fp8", "--group", 128, "--act", "fp8", "-N", 64, "-K", 128, "--warm")["kernel"])
 
 

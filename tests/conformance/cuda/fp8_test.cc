@@ -171,6 +171,14 @@ TEST(CudaFp8, GemmOfManyTiles) {
   check_gemm({700, 9000, 300, 256, Fp8Element::kF16, true, false}, 3, false, 1e-3);
   check_gemm({2048, 4096, 384, 128, Fp8Element::kBf16, true, false}, 4, false, 1e-3);
   check_gemm({64, 24576, 256, 128, Fp8Element::kBf16, true, true}, 5, false, 1e-3);
+  for (uint64_t i = 0; i < 40; ++i) {
+    Rng rng(i, 9);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    check_gemm({400 + below(2800), 1500 + below(3000), 16 * (1 + below(40)), 128 * (1 + below(2)), Fp8Element(below(3)),
+                below(2) == 0, below(2) == 0},
+               i, false, 1e-3);
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

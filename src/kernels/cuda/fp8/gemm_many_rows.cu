@@ -1,8 +1,8 @@
 // The product of FP8 codes for many rows of a, on compute capability 9.0: docs/kernels.md#on-a-gpu.
 //
 // A grid that stays: each thread block takes tile after tile. One warp fetches, always stages ahead and across tiles;
-// two warpgroups multiply, each its own rows, and while one adds the sums of a block of K to its results the other
-// keeps the tensor cores busy.
+// two or three warpgroups multiply, each its own rows, and while one adds the sums of a block of K to its results the
+// others keep the tensor cores busy.
 
 #include <algorithm>
 
@@ -16,10 +16,11 @@ namespace {
 
 constexpr int kMostShared = 227 << 10;
 
-/// 128 Waves rows of a by Q_ of b.
-template <int Waves, int Q_>
-struct Tile : RingLayout<128 * Waves, Q_, 128 * Waves, kMostShared> {
-  static constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kWaves = Waves;
+/// 64 Waves rows of a for each of Groups warpgroups, by Q_ of b.
+template <int Groups, int Waves, int Q_>
+struct Tile : RingLayout<64 * Groups * Waves, Q_, 64 * Groups * Waves, kMostShared> {
+  static constexpr int kGroups = Groups, kThreads = 128 * (kGroups + 1), kWaves = Waves;
+  static constexpr int kFetchRegisters = Groups == 2 ? 56 : 40, kSumRegisters = Groups == 2 ? 224 : 152;
   static constexpr int kSums = Q_ / 2;              // of a lane and a wave
   static constexpr bool kOneScale = 128 % Q_ == 0;  // no tile has rows of two blocks of b
 };
@@ -63,19 +64,24 @@ template <class T, bool kGroups>
 __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
                                             const DeviceGemm& g, const Fp8Groups& groups, const Order& o) {
   const bool first_lane = threadIdx.x % 32 == 0;
+  const bool by_column =
+      g.a_scales_by_column && g.lda_scales % 4 == 0 && reinterpret_cast<uintptr_t>(g.a_scales) % 16 == 0;
   TilePlace at;
   for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
     const ScaleCopies<T> scales(g, at.p0, at.q0, at.group);
-    const int row0 = int(at.group * g.n) + at.q0;  // of b
+    const bool in_bulk = by_column && at.p0 % 4 == 0 && at.p0 + T::kP <= g.m;  // scales of a by one copy
+    const int row0 = int(at.group * g.n) + at.q0;                              // of b
     for (int b = 0; b < o.blocks; ++b, pipeline.next()) {
       barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
       if (first_lane) {
-        barrier_expect(pipeline.full(), T::kCodes);
+        barrier_expect(pipeline.full(), T::kCodes + (in_bulk ? 4 * T::kP : 0));
         box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
         box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+        if (in_bulk) bulk_load(pipeline.scales(), g.a_scales + b * g.lda_scales + at.p0, 4 * T::kP, pipeline.full());
       }
       __syncwarp();
-      scales.copy(pipeline.scales(), b);
+      if (!in_bulk) scales.copy_a(pipeline.scales(), b);
+      scales.copy_b(pipeline.scales(), b);
       copies_arrive(pipeline.full());
     }
   }
@@ -236,28 +242,27 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
   let_next_kernel_start();
   if (warpgroup_of_thread() == T::kGroups) {
-    give_registers<56>();
+    give_registers<T::kFetchRegisters>();
     wait_for_previous_kernel();
     if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o);
   } else {
-    take_registers<224>();
+    take_registers<T::kSumRegisters>();
     wait_for_previous_kernel();
     multiply_tiles<T, kGroups>(pipeline, g, groups, o);
   }
 #endif
 }
 
-template <int Waves, int Q, bool kGroups>
+template <class T, bool kGroups>
 bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& device, cudaStream_t stream,
                  cudaError_t* error) {
-  using T = Tile<Waves, Q>;
   CUtensorMap p_map, q_map;
   const int64_t rows_of_b = g.n * std::max<int64_t>(groups.count, 1);
   if (!make_map(g.a, g.m, g.k, g.lda, T::kP, &p_map) || !make_map(g.b, rows_of_b, g.k, g.ldb, T::kQ, &q_map))
     return false;
   const int64_t down = most_group_tiles(groups, g.m, T::kP), across = tiles_of(g.n, T::kQ);
   constexpr int64_t kMostTiles = 1 << 30;
-  constexpr int kDepth = 8 / Waves;  // 1,024 rows of a stay in the second-level cache
+  constexpr int kDepth = (1024 + T::kP - 1) / T::kP;  // 1,024 rows of a stay in the second-level cache
   if (down * across > kMostTiles) return false;
   const Order order{int(down), int(across), int(down * across), kDepth, int(tiles_of(g.k, kFp8Block))};
   *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T, kGroups>), device);
@@ -271,23 +276,29 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
 
 bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
                       cudaStream_t stream, cudaError_t* error) {
+  const auto start = [&]<int Groups, int Waves, int Q>() {
+    return launch_tile<Tile<Groups, Waves, Q>, false>(g, groups, device, stream, error);
+  };
+  const auto start_groups = [&]<int Waves, int Q>() {
+    return launch_tile<Tile<2, Waves, Q>, true>(g, groups, device, stream, error);
+  };
   if (groups.count > 0) {
-    if (cut.p == 256) return launch_tile<2, 128, true>(g, groups, device, stream, error);
-    return cut.q == 64 ? launch_tile<1, 64, true>(g, groups, device, stream, error)
-                       : launch_tile<1, 128, true>(g, groups, device, stream, error);
+    if (cut.p == 256) return start_groups.template operator()<2, 128>();
+    return cut.q == 64 ? start_groups.template operator()<1, 64>() : start_groups.template operator()<1, 128>();
   }
-  if (cut.p == 256) return launch_tile<2, 128, false>(g, groups, device, stream, error);
+  if (cut.p == 256) return start.template operator()<2, 2, 128>();
+  if (cut.p == 192) return start.template operator()<3, 1, 128>();
   switch (cut.q) {
     case 64:
-      return launch_tile<1, 64, false>(g, groups, device, stream, error);
+      return start.template operator()<2, 1, 64>();
     case 96:
-      return launch_tile<1, 96, false>(g, groups, device, stream, error);
+      return start.template operator()<2, 1, 96>();
     case 128:
-      return launch_tile<1, 128, false>(g, groups, device, stream, error);
+      return start.template operator()<2, 1, 128>();
     case 144:
-      return launch_tile<1, 144, false>(g, groups, device, stream, error);
+      return start.template operator()<2, 1, 144>();
     case 192:
-      return launch_tile<1, 192, false>(g, groups, device, stream, error);
+      return start.template operator()<2, 1, 192>();
     default:
       return false;
   }

@@ -86,11 +86,18 @@ struct ScaleCopies {
     b = g.b_scales + (group * (last + 1) + min(col0 / g.b_rows + lane, last)) * g.ldb_scales;
   }
   __device__ __forceinline__ void copy(uint32_t to, int block) const {
+    copy_a(to, block);
+    copy_b(to, block);
+  }
+  __device__ __forceinline__ void copy_a(uint32_t to, int block) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (L::kScaleRows % 32 == 0 || lane + 32 * i < L::kScaleRows)
         copy_scale(to + 4 * (lane + 32 * i), a + (from[i] + uint32_t(block) * step));
+  }
+  __device__ __forceinline__ void copy_b(uint32_t to, int block) const {
+    const int lane = threadIdx.x % 32;
     if (lane < 2) copy_scale(to + 4 * (L::kScaleRows + lane), b + block);
   }
 };
