@@ -1,8 +1,8 @@
 // lowbit tokenize: text to ids and pieces, or ids to text.
 
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -42,24 +42,24 @@ class Pieces {
   std::unordered_map<TokenId, std::string> printed_;
 };
 
-// stdout, a little at a time.
+// stdout, a little at a time. Formats are compiled, since millions of tokens are printed.
 class Output {
  public:
   explicit Output(Console& console) : console_(console) {}
-  template <class... Args>
-  void put(fmt::format_string<Args...> format, const Args&... args) {
-    fmt::vformat_to(std::back_inserter(buffer_), format, fmt::make_format_args(args...));
+  template <class Format, class... Args>
+  void put(const Format& format, const Args&... args) {
+    fmt::format_to(fmt::appender(buffer_), format, args...);
     if (buffer_.size() >= kFlushBytes) flush();
   }
   void flush() {
-    console_.write_out(buffer_);
+    console_.write_out({buffer_.data(), buffer_.size()});
     buffer_.clear();
   }
 
  private:
   static constexpr size_t kFlushBytes = size_t{1} << 16;
   Console& console_;
-  std::string buffer_;
+  fmt::memory_buffer buffer_;
 };
 
 std::string json_text(std::string_view text) {
@@ -71,14 +71,14 @@ void write_json(Console& console, const Tokenizer& tokenizer, const std::vector<
   Pieces pieces(tokenizer, json_text);
   Output out(console);
   const auto list = [&](const char* name, auto element) {
-    out.put("  \"{}\": [", name);
-    for (size_t i = 0; i < ids.size(); ++i) out.put("{}\n    {}", i == 0 ? "" : ",", element(ids[i]));
-    out.put("{}],\n", ids.empty() ? "" : "\n  ");
+    out.put(FMT_COMPILE("  \"{}\": ["), name);
+    for (size_t i = 0; i < ids.size(); ++i) out.put(FMT_COMPILE("{}\n    {}"), i == 0 ? "" : ",", element(ids[i]));
+    out.put(FMT_COMPILE("{}],\n"), ids.empty() ? "" : "\n  ");
   };
-  out.put("{{\n");
+  out.put(FMT_COMPILE("{{\n"));
   list("ids", [](TokenId id) { return id; });
   list("pieces", [&](TokenId id) -> const std::string& { return pieces.of(id); });
-  out.put("  \"text\": {}\n}}\n", json_text(text));
+  out.put(FMT_COMPILE("  \"text\": {}\n}}\n"), json_text(text));
   out.flush();
 }
 
@@ -111,7 +111,7 @@ Status tokenize_action(Console& console, TokenizeArguments& arguments) {
   } else if (!arguments.decode) {
     Pieces pieces(*tokenizer, in_quotes);
     Output out(console);
-    for (const TokenId id : ids) out.put("{:>8}  {}\n", id, pieces.of(id));
+    for (const TokenId id : ids) out.put(FMT_COMPILE("{:>8}  {}\n"), id, pieces.of(id));
     out.flush();
     console.note("{} tokens", ids.size());
   }
