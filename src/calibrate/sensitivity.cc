@@ -168,10 +168,10 @@ class Allocator {
       return run_task((i - 1) % tasks, {hessian.at(layer.name).get()}, layer, alone);
     }));
     // Rows of large inputs are enough work for all threads.
-    const auto small =
-        std::ranges::stable_partition(layers, [](const Layer* layer) { return layer->w.k > kMostColumnsOfAThread; });
-    for (Layer* layer : std::span(layers.begin(), small.begin()))
-      LOWBIT_TRY(feed_back(inputs->of(layer->name), *layer, *engine_.pool));
+    const auto is_large = [](const Layer* layer) { return layer->w.k > kMostColumnsOfAThread; };
+    const std::span large(layers.begin(), std::stable_partition(layers.begin(), layers.end(), is_large));
+    const std::span small = std::span(layers).subspan(large.size());
+    for (Layer* layer : large) LOWBIT_TRY(feed_back(inputs->of(layer->name), *layer, *engine_.pool));
     return for_each_alone(small.size(), [&](size_t i, ThreadPool& alone) {
       return feed_back(inputs->of(small[i]->name), *small[i], alone);
     });
