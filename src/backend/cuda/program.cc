@@ -420,7 +420,9 @@ cuda::AttendPages CudaProgram::attention_on(const CudaBatch::Tiles& tiles, int64
   const int64_t spans = std::min(int64_t(std::bit_ceil(uint64_t(work.batch_.most_spans(a.window)))), work.most_spans_);
   const int64_t floats = cuda::attend_results_floats(tiles.count, tiles.queries, spans, a.kv_heads, a.head_dim);
   const bool few = tiles.count * a.kv_heads < blocks;
-  if ((few || work.batch_.single_rows()) && spans > 1 && floats * kFloat <= work.results_.size())
+  // One span alone needs no results, but packed pages are read by a kernel that writes them (attention_packed_span.cu).
+  const bool apart = spans > 1 || work.batch_.is_packed(step.layer);
+  if ((few || work.batch_.single_rows()) && apart && floats * kFloat <= work.results_.size())
     call.results = work.results_.as<float>();
   call.spans = spans;
   return call;

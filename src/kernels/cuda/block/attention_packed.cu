@@ -309,7 +309,7 @@ cudaError_t attend_at_once(const AttendPacked& call, const Device& device) {
 /// Tiles whose results the room holds, such as many rows have, of spans that fill the device; 0: all at once, together.
 int64_t tiles_of_turn(const AttendPacked& call, const Device& device) {
   const AttendPages& a = call.attend;
-  if (a.results != nullptr || call.room == nullptr || a.spans < 2) return 0;
+  if (a.results != nullptr || call.room == nullptr || a.spans < 1) return 0;
   AttendPacked apart = call;
   apart.attend.results = call.room;
   const int64_t one = attend_results_floats(1, a.tile_queries, a.spans, a.kv.kv_heads, a.kv.head_dim);
