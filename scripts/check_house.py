@@ -69,6 +69,7 @@ ALLOWED = {
 }
 RIDDLE = re.compile(r"^\s*//[/!]?<? ?(What|The same|Those)\b")  # a comment that begins so says nothing to a stranger
 README_LINES = 200
+MOST_BYTES = 1 << 20  # of a file; packages and models are fetched
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]', re.M)
 FILE_NAME = re.compile(r"`([\w.-]+(?:/[\w.*-]+)+/?|[\w-]+\.(?:md|sh|py|cc|h|cu|txt|json|cmake))`")
@@ -167,6 +168,7 @@ def check_lengths(files: list[Path]) -> list[str]:
             lengths.append(n)
             if n > MAX_LINES:
                 problems.append(f"{path}: {n} lines, at most {MAX_LINES}")
+    problems += [f"{path}: over {MOST_BYTES} bytes" for path in files if (ROOT / path).stat().st_size > MOST_BYTES]
     lines = len((ROOT / "README.md").read_text().splitlines())
     if lines > README_LINES:
         problems.append(f"README.md: {lines} lines, at most {README_LINES}")
