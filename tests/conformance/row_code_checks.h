@@ -57,9 +57,20 @@ void check_row_codes(cuda::RowStart start, bool norm, int64_t k, int64_t group, 
   const CodedRows wanted = coded_rows(wanted_x.back(), rows, k, group, ld, e4m3);
   OnDevice<int8_t> codes(std::vector<int8_t>(wanted.codes.size(), 5));
   OnDevice<float> factors(std::vector<float>(wanted.scales.size(), -1.0f));
-  const cuda::RowCodes call{
-      start, got_x.data(),   others.data(), norm ? by.data() : nullptr, 1e-5f, rows, k, group, codes.data(),
-      ld,    factors.data(), nullptr,       e4m3,                       wanted.ldscales};
+  const cuda::RowCodes call{start,
+                            got_x.data(),
+                            others.data(),
+                            norm ? by.data() : nullptr,
+                            1e-5f,
+                            rows,
+                            k,
+                            group,
+                            codes.data(),
+                            ld,
+                            factors.data(),
+                            nullptr,
+                            e4m3,
+                            wanted.ldscales};
   ASSERT_TRUE(cuda::takes_row_codes(call));
   ASSERT_TRUE(cuda::row_codes(call));
   EXPECT_EQ(codes.back(), wanted.codes) << rows << " x " << k << " by " << group << (norm ? ", normed" : "");

@@ -1,5 +1,5 @@
-// Codes of rows that are not normed, a scale per 32 columns, or 128 of E4M3: all rows are one long one, and every thread
-// takes some quads of it.
+// Codes of rows that are not normed, a scale per 32 columns, or 128 of E4M3: all rows are one long one, and every
+// thread takes some quads of it.
 
 #include "kernels/cuda/block/flat_codes.h"
 
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
     reinterpret_cast<uint32_t*>(call.codes)[at] = of.word;
     if (at % kThreadsOfAGroup != 0) continue;
     if constexpr (kE4m3) {
-      const auto group = static_cast<uint32_t>(at / kThreadsOfAGroup), groups = static_cast<uint32_t>(call.k / kFp8Block);
+      const auto group = static_cast<uint32_t>(at / kThreadsOfAGroup),
+                 groups = static_cast<uint32_t>(call.k / kFp8Block);
       call.scales[group % groups * call.ldscales + group / groups] = of.scale;
     } else {
       call.scales[at / kThreadsOfAGroup] = of.scale;
@@ -51,8 +52,9 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
 template <RowStart kStart, int kQuads>
 cudaError_t start_flat(const RowCodes& call, bool overlap) {
   const int64_t quads = call.m * call.k / 4, of_block = kFlatThreads * kQuads;
-  return launch(call.e4m3 ? flat_codes_all<kStart, kQuads, true> : flat_codes_all<kStart, kQuads, false>, dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)),
-                dim3(kFlatThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call, quads);
+  return launch(call.e4m3 ? flat_codes_all<kStart, kQuads, true> : flat_codes_all<kStart, kQuads, false>,
+                dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)), dim3(kFlatThreads), 0,
+                static_cast<cudaStream_t>(call.stream), overlap, call, quads);
 }
 template <RowStart kStart>
 cudaError_t start_flat(const RowCodes& call, bool overlap) {

@@ -59,7 +59,8 @@ __device__ __forceinline__ uint32_t codes_of_quad(const Quad& q, float inverse) 
   return word;
 }
 
-/// Four codes and the scale of the group that neighbouring lanes share. `most`: of this lane, 0 where it has no columns.
+/// Four codes and the scale of the group that neighbouring lanes share. `most`: of this lane's columns, 0 if none are
+/// there.
 struct GroupCodes {
   uint32_t word;
   float scale;
