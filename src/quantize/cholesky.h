@@ -1,5 +1,5 @@
 #pragma once
-// The lower Cholesky factor of a large matrix by all threads. Internal to src/quantize.
+// The lower Cholesky factor of a matrix by all threads, and what it solves. Internal to src/quantize.
 
 #include <Eigen/Core>
 
@@ -14,5 +14,8 @@ void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, RangeFn fn);
 /// is lost. What is above the diagonal stays or is overwritten. Same bits for any thread count; without a pool the
 /// caller's thread does all. A NaN or infinity ends as false.
 bool cholesky_in_tiles(Eigen::MatrixXd& a, ThreadPool* pool);
+
+/// x [k, kSides] by rows, kSides right sides, becomes (L L^T)^-1 x; of `lower` L [k, k] alone is read.
+void solve_by_factor(const Eigen::MatrixXd& lower, double* x);
 
 }  // namespace lowbit

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "base/rng.h"
+#include "quantize/tile_products.h"
 
 namespace lowbit {
 namespace {
@@ -66,6 +68,39 @@ TEST(Cholesky, RefusesWhatHasNoFactor) {
     b(250, 10) = bad;
     EXPECT_FALSE(cholesky_in_tiles(b, nullptr));
   }
+}
+
+TEST(Cholesky, SolvesForRightSides) {
+  for (const int64_t k : {1, 5, 128, 131, 300}) {
+    const Eigen::MatrixXd a = random_hessian(k, static_cast<uint64_t>(k) + 1);
+    Eigen::MatrixXd lower = a;
+    ASSERT_TRUE(cholesky_in_tiles(lower, nullptr));
+    lower.triangularView<Eigen::StrictlyUpper>().setConstant(std::numeric_limits<double>::quiet_NaN());  // never read
+    Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> wanted(k, kSides);
+    Rng rng(3, static_cast<uint64_t>(k));
+    for (int64_t i = 0; i < wanted.size(); ++i) wanted.data()[i] = rng.normal();
+    Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> x = a * wanted;
+    solve_by_factor(lower, x.data());
+    EXPECT_LT((x - wanted).cwiseAbs().maxCoeff(), 1e-9) << k;
+  }
+}
+
+/// Every sum is one chain of fused multiply-adds over all that came before, wherever tiles are cut.
+TEST(Cholesky, SumsInOneOrder) {
+  constexpr int64_t kRows = 6, kDepth = 9;
+  Rng rng(4, 0);
+  std::vector<double> l(kDepth * kTile), y(kDepth * kSides), x(kRows * kSides);
+  for (auto* const of : {&l, &y, &x})
+    for (double& v : *of) v = rng.normal();
+  std::vector<double> wanted = x;
+  for (int64_t i = 0; i < kRows; ++i)
+    for (int64_t s = 0; s < kSides; ++s)
+      for (int64_t p = 0; p < kDepth; ++p) {
+        double& sum = wanted[static_cast<size_t>(i * kSides + s)];
+        sum = std::fma(l[static_cast<size_t>(p * kTile + i)], y[static_cast<size_t>(p * kSides + s)], sum);
+      }
+  add_tile_product(l.data(), kRows, kDepth, y.data(), kSides, x.data(), kSides);
+  EXPECT_EQ(x, wanted);
 }
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
-#include "quantize/vector_loops.h"
-
 namespace lowbit {
 
-/// A matrix [k, k] cut into strips of kStripWidth columns, each contiguous by rows: kStripWidth rows of a strip are 16
-/// KiB and stay in the first-level cache while one vector after another is multiplied by them. The last strip is filled
+inline constexpr int64_t kStripWidth = 64;
+
+/// A matrix [k, k] cut into strips of kStripWidth columns, each contiguous by rows: some rows of two
+/// strips stay in the first-level cache while one vector after another is multiplied by them. The last strip is filled
 /// up with zeros.
 class ColumnStrips {
  public:
@@ -47,8 +47,11 @@ struct SparseVector {
   }
 };
 
+/// y[0..kStripWidth) += a * row[0..kStripWidth), by fused multiply-adds.
+void add_scaled_row(float a, const float* row, float* y);
+
 /// y[r] [m.padded()] += v[r] m for strips [first, last), without strip `skipped`. Every element of y sums in ascending
-/// order of the vector's indices, each product rounded on its own, whatever the other vectors are.
+/// order of the vector's indices by fused multiply-adds, whatever the other vectors are.
 void add_products(const ColumnStrips& m, std::span<const SparseVector> v, int64_t first, int64_t last, int64_t skipped,
                   std::span<float* const> y);
 

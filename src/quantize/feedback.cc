@@ -18,7 +18,18 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kRowsPerPass = 8;  // rows that share each pass over H
+/// call(first, count) for rows that share each pass over H: as many as leave every thread several passes and fit into
+/// its share of memory. The rows' bits do not depend on it.
+template <class Call>
+void for_passes(int64_t n, int64_t bytes_of_row, ThreadPool& pool, const Call& call) {
+  constexpr int64_t kFewest = 8, kPassesOfAThread = 4, kMostBytes = int64_t{32} << 20;
+  int64_t rows = 32;
+  while (rows > kFewest && (n < rows * kPassesOfAThread * pool.size() || rows * bytes_of_row > kMostBytes)) rows /= 2;
+  pool.parallel_for((n + rows - 1) / rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * rows; first < std::min(n, end * rows); first += rows)
+      call(first, std::min(rows, n - first));
+  });
+}
 
 /// Chooses all codes of some rows in the factor's order, each target moved by the errors before it. Errors reach the
 /// columns of their own strip at once and those after it together.
@@ -38,8 +49,7 @@ void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& 
         if (error == 0) continue;
         errors[r].push(error, i);
         // The row has zeros up to column i, so codes already chosen see no change.
-        add_scaled_rows(&errors[r].a.back(), &errors[r].index.back(), 1, carry.row(strip, 0),
-                        targets[r] + strip * kStripWidth);
+        add_scaled_row(error, carry.row(strip, i), targets[r] + strip * kStripWidth);
       }
     }
     add_products(carry, errors, strip + 1, carry.strips(), -1, targets);
@@ -125,25 +135,23 @@ std::vector<float> moved(const float* w, const std::vector<float>& added, float 
 std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength,
                            ThreadPool& pool) {
   std::vector<float> target(static_cast<size_t>(n * k));
-  pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
-      const auto count = static_cast<size_t>(std::min(kRowsPerPass, n - first));
-      std::vector<SparseVector> rows(count);
-      std::vector<std::vector<float>> added(count, std::vector<float>(static_cast<size_t>(shift.padded())));
-      std::vector<float*> to;
-      for (size_t r = 0; r < count; ++r) {
-        const float* const row = w + (first + static_cast<int64_t>(r)) * k;
-        for (int64_t i = 0; i < k; ++i)
-          if (row[i] != 0) rows[r].push(row[i], i);
-        to.push_back(added[r].data());
-      }
-      add_products(shift, rows, 0, shift.strips(), -1, to);
-      for (size_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) {
-          const int64_t at = (first + static_cast<int64_t>(r)) * k + i;
-          target[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
-        }
+  for_passes(n, k * int64_t(sizeof(float)), pool, [&](int64_t first, int64_t passed) {
+    const auto count = static_cast<size_t>(passed);
+    std::vector<SparseVector> rows(count);
+    std::vector<std::vector<float>> added(count, std::vector<float>(static_cast<size_t>(shift.padded())));
+    std::vector<float*> to;
+    for (size_t r = 0; r < count; ++r) {
+      const float* const row = w + (first + static_cast<int64_t>(r)) * k;
+      for (int64_t i = 0; i < k; ++i)
+        if (row[i] != 0) rows[r].push(row[i], i);
+      to.push_back(added[r].data());
     }
+    add_products(shift, rows, 0, shift.strips(), -1, to);
+    for (size_t r = 0; r < count; ++r)
+      for (int64_t i = 0; i < k; ++i) {
+        const int64_t at = (first + static_cast<int64_t>(r)) * k + i;
+        target[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
+      }
   });
   return target;
 }
@@ -164,14 +172,14 @@ FeedbackReport summarize(const std::vector<RowLoss>& rows, const ScaleArrays& ar
   return report;
 }
 
-/// Scales as fit() chooses them; and codes, where those are chosen together with them.
+/// Scales as fit() chooses them; and codes, where those are chosen together with them and are not to be chosen again.
 struct Start {
   ScaleArrays arrays;
   std::vector<uint8_t> codes;
 };
-Result<Start> fit_start(const FitPlan& plan, const float* w, ThreadPool& pool) {
+Result<Start> fit_start(const FitPlan& plan, const float* w, bool chooses_again, ThreadPool& pool) {
   if (plan.trellis != nullptr) {
-    LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, pool));
+    LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, chooses_again, pool));
     return Start{std::move(fits.arrays), std::move(fits.codes)};
   }
   LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
@@ -239,7 +247,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   if (plan.trellis != nullptr && !std::ranges::is_sorted(factor.order))
     return fail(ErrorCode::kInvalidArgument, "Hessian", "columns in the order of their inputs' size",
                 "their own order for a trellis", "FeedbackOptions::act_order = false");
-  LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, pool));
+  LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, factor.ok, pool));
   ScaleArrays& arrays = start.arrays;
   std::vector<uint8_t>& codes = start.codes;
 
@@ -248,17 +256,16 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
     for (const int64_t offset : {kStripWidth / 2, int64_t{0}}) job.trellis_sweeps.push_back(trellis_blocks(h, offset));
   std::vector<RowLoss> losses(static_cast<size_t>(n));
   const std::vector<int64_t> scale_row_of = scale_row_index(plan);
-  pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
-      std::vector<RowCodes> rows;
-      for (int64_t r = first; r < std::min(n, first + kRowsPerPass); ++r) {
-        const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
-        rows.emplace_back(plan, w + r * k, at);
-        for (int64_t c = 0; plan.trellis != nullptr && c < k; ++c)
-          rows.back().set(c, codes[static_cast<size_t>(r * k + c)]);
-      }
-      job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
+  const int64_t bytes_of_row = plan.scale_cols() * h.padded() * int64_t(sizeof(float));  // RowRefiner's largest part
+  for_passes(n, bytes_of_row, pool, [&](int64_t first, int64_t count) {
+    std::vector<RowCodes> rows;
+    for (int64_t r = first; r < first + count; ++r) {
+      const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
+      rows.emplace_back(plan, w + r * k, at);
+      for (int64_t c = 0; plan.trellis != nullptr && c < k; ++c)
+        rows.back().set(c, codes[static_cast<size_t>(r * k + c)]);
     }
+    job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
   });
   if (report) *report = summarize(losses, arrays, factor);
   return assemble(plan, n, arrays, std::move(codes));

@@ -1,12 +1,13 @@
 #include "quantize/feedback_factor.h"
 
-#include <Eigen/Cholesky>
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <string>
 
 #include "quantize/cholesky.h"
+#include "quantize/tile_products.h"
 #include "quantize/vector_loops.h"
 
 namespace lowbit {
@@ -14,12 +15,19 @@ namespace {
 
 constexpr double kMostDamping = 1.0;
 
-Status check_hessian(const InputHessian& m) {
+Status check_hessian(const InputHessian& m, ThreadPool* pool) {
   const auto k = static_cast<size_t>(m.k);
   if (m.h.size() != k * k)
     return fail(ErrorCode::kShapeMismatch, "Hessian", std::to_string(m.h.size()) + " numbers",
                 std::to_string(k) + " x " + std::to_string(k));
-  for (size_t i = 0; i < k * k; ++i)
+  std::atomic<bool> good = true;
+  parallel_for(pool, m.k, kStripWidth, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* const row = m.h.data() + i * m.k;
+      if (!std::all_of(row, row + m.k, [](float h) { return std::isfinite(h); }) || row[i] < 0) good = false;
+    }
+  });
+  for (size_t i = 0; !good && i < k * k; ++i)
     if (!std::isfinite(m.h[i]) || (i % (k + 1) == 0 && m.h[i] < 0))
       return fail(ErrorCode::kInvalidArgument, "Hessian",
                   std::to_string(m.h[i]) + " for inputs " + std::to_string(i / k) + " and " + std::to_string(i % k),
@@ -35,31 +43,23 @@ std::vector<int64_t> column_order(const InputHessian& m, bool act_order) {
   return order;
 }
 
-bool factor_in_place(Eigen::MatrixXd& h, ThreadPool* pool) {
-  if (h.rows() > kMostColumnsOfAThread) return cholesky_in_tiles(h, pool);
-  const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> in_place(h);
-  return in_place.info() == Eigen::Success;
-}
-
 /// d H^-1 of rows d [n, k] from H's lower factor, number by number to set(row, column, value); row and column i of the
 /// factor are column(i) of H.
 template <class Column, class Set>
 void solve_rows(const std::vector<float>& rows, const Eigen::MatrixXd& factor, const Column& column, ThreadPool* pool,
                 const Set& set) {
-  constexpr int64_t kAtOnce =
-      64;  // right sides; the same for any number of threads, since Eigen's sums may depend on it
-  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, parts = (n + kAtOnce - 1) / kAtOnce;
-  const auto lower = factor.triangularView<Eigen::Lower>();
+  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, parts = (n + kSides - 1) / kSides;
   const auto solve = [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kAtOnce; first < std::min(n, end * kAtOnce); first += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, n - first);
-      Eigen::MatrixXd d(k, count);
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) d(i, r) = rows[static_cast<size_t>((first + r) * k + column(i))];
-      lower.solveInPlace(d);
-      lower.transpose().solveInPlace(d);
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) set(first + r, column(i), static_cast<float>(d(i, r)));
+    std::vector<double> d(static_cast<size_t>(k * kSides));
+    for (int64_t first = begin * kSides; first < std::min(n, end * kSides); first += kSides) {
+      const int64_t count = std::min(kSides, n - first);
+      for (int64_t i = 0; i < k; ++i)
+        for (int64_t r = 0; r < count; ++r)
+          d[static_cast<size_t>(i * kSides + r)] = rows[static_cast<size_t>((first + r) * k + column(i))];
+      solve_by_factor(factor, d.data());
+      for (int64_t i = 0; i < k; ++i)
+        for (int64_t r = 0; r < count; ++r)
+          set(first + r, column(i), static_cast<float>(d[static_cast<size_t>(i * kSides + r)]));
     }
   };
   parallel_for(pool, parts, 1, solve);
@@ -95,7 +95,7 @@ double quadratic_form(const InputHessian& hessian, const float* x, int64_t rows)
 }
 
 Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const FeedbackOptions& options, ThreadPool* pool) {
-  if (auto status = check_hessian(hessian); !status) return tl::unexpected<Error>(std::move(status.error()));
+  if (auto status = check_hessian(hessian, pool); !status) return tl::unexpected<Error>(std::move(status.error()));
   const int64_t k = hessian.k;
   FeedbackFactor factor;
   factor.order = column_order(hessian, options.act_order);
@@ -113,7 +113,7 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
         for (int64_t i = j; i < k; ++i) lower(i, j) = hessian.h[static_cast<size_t>(column(j) * k + column(i))];
     });
     lower.diagonal().array() += factor.damping * mean;
-    factor.ok = factor_in_place(lower, pool);
+    factor.ok = cholesky_in_tiles(lower, pool);
     if (factor.ok) break;
   }
   if (!factor.ok) return factor;
