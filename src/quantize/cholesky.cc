@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "quantize/parallel.h"
 #include "quantize/tile_products.h"
 
 namespace lowbit {
@@ -74,13 +75,6 @@ void for_sides(int64_t begin, int64_t width, const Call& call) {
 
 }  // namespace
 
-void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, RangeFn fn) {
-  if (pool != nullptr)
-    pool->parallel_for(n, grain, fn);
-  else if (n > 0)
-    fn(0, n, 0);
-}
-
 bool cholesky_in_tiles(Eigen::MatrixXd& a, ThreadPool* pool) {
   const Tiles tiles(a.rows());
   FactorTile diagonal;
@@ -124,29 +118,33 @@ bool cholesky_in_tiles(Eigen::MatrixXd& a, ThreadPool* pool) {
   return true;
 }
 
-void solve_by_factor(const Eigen::MatrixXd& lower, double* x) {
+void solve_by_factor(const Eigen::MatrixXd& lower, double* x, int64_t count) {
   const Tiles tiles(lower.rows());
+  const int64_t apart = lower.rows() * kSides;
   FactorTile l;
-  for (const bool upwards : {false, true})
-    for (int64_t n = 0; n < tiles.count(); ++n) {
-      const int64_t t = upwards ? tiles.count() - 1 - n : n, row = tiles.begin(t), rows = tiles.width(t);
-      double* const to = x + row * kSides;
-      for (int64_t m = 0; m < n; ++m) {  // the tiles that are solved, in their order
-        const int64_t from = upwards ? tiles.count() - 1 - m : m, column = tiles.begin(from),
-                      columns = tiles.width(from);
-        if (upwards)
-          l.load_transposed(lower, column, columns, row, rows);
-        else
-          l.load(lower, row, rows, column, columns);
-        add_tile_product(l.data(), rows, columns, x + column * kSides, kSides, to, kSides);
-      }
+  for (const bool upwards : {false, true}) {
+    /// The tile of row tile `to` and column tile `from`, of L or, upwards, of its transpose.
+    const auto load = [&](int64_t to, int64_t from) {
       if (upwards)
-        l.load_transposed(lower, row, rows, row, rows);
+        l.load_transposed(lower, tiles.begin(from), tiles.width(from), tiles.begin(to), tiles.width(to));
       else
-        l.load(lower, row, rows, row, rows);
-      l.load_diagonal(lower, row, rows);
-      solve_tile(l.data(), l.diagonal(), rows, upwards, to, kSides);
+        l.load(lower, tiles.begin(to), tiles.width(to), tiles.begin(from), tiles.width(from));
+    };
+    for (int64_t n = 0; n < tiles.count(); ++n) {
+      const int64_t t = upwards ? tiles.count() - 1 - n : n, rows = tiles.width(t);
+      double* const to = x + tiles.begin(t) * kSides;
+      for (int64_t m = 0; m < n; ++m) {  // the tiles that are solved, in their order
+        const int64_t from = upwards ? tiles.count() - 1 - m : m;
+        load(t, from);
+        for (int64_t i = 0; i < count; ++i)
+          add_tile_product(l.data(), rows, tiles.width(from), x + i * apart + tiles.begin(from) * kSides, kSides,
+                           to + i * apart, kSides);
+      }
+      load(t, t);
+      l.load_diagonal(lower, tiles.begin(t), rows);
+      for (int64_t i = 0; i < count; ++i) solve_tile(l.data(), l.diagonal(), rows, upwards, to + i * apart, kSides);
     }
+  }
 }
 
 }  // namespace lowbit

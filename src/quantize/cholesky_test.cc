@@ -12,6 +12,8 @@
 namespace lowbit {
 namespace {
 
+using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
 Eigen::MatrixXd random_hessian(int64_t k, uint64_t seed) {
   Rng rng(seed, 0);
   Eigen::MatrixXd x(k, k + 8);
@@ -76,12 +78,16 @@ TEST(Cholesky, SolvesForRightSides) {
     Eigen::MatrixXd lower = a;
     ASSERT_TRUE(cholesky_in_tiles(lower, nullptr));
     lower.triangularView<Eigen::StrictlyUpper>().setConstant(std::numeric_limits<double>::quiet_NaN());  // never read
-    Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> wanted(k, kSides);
+    RowMajor wanted(k, kSides);
     Rng rng(3, static_cast<uint64_t>(k));
     for (int64_t i = 0; i < wanted.size(); ++i) wanted.data()[i] = rng.normal();
-    Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> x = a * wanted;
-    solve_by_factor(lower, x.data());
+    RowMajor x = a * wanted;
+    RowMajor twice(2 * k, kSides);
+    twice << x, x;
+    solve_by_factor(lower, x.data(), 1);
     EXPECT_LT((x - wanted).cwiseAbs().maxCoeff(), 1e-9) << k;
+    solve_by_factor(lower, twice.data(), 2);
+    EXPECT_TRUE(twice.topRows(k) == x && twice.bottomRows(k) == x) << k;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "quantize/column_strips.h"
 
+#include "quantize/parallel.h"
 #include "quantize/vector_clones.h"
 
 namespace lowbit {
@@ -93,6 +94,15 @@ int64_t rows_at_once(std::span<const SparseVector> v, int64_t span) {
 }
 
 }  // namespace
+
+ColumnStrips::ColumnStrips(int64_t k, ThreadPool* pool)
+    : k_(k),
+      strips_((k + kStripWidth - 1) / kStripWidth),
+      data_(std::make_unique_for_overwrite<float[]>(static_cast<size_t>(strips_ * kStripWidth * k))) {
+  parallel_for(pool, strips_, 1, [&](int64_t begin, int64_t end, int) {
+    std::fill_n(row(begin, 0), (end - begin) * kStripWidth * k, 0.0f);
+  });
+}
 
 void add_products(const ColumnStrips& m, std::span<const SparseVector> v, int64_t first, int64_t last, int64_t skipped,
                   std::span<float* const> y) {

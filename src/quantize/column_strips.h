@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
+
+#include "base/threads.h"
 
 namespace lowbit {
 
@@ -16,20 +19,20 @@ inline constexpr int64_t kStripWidth = 64;
 /// up with zeros.
 class ColumnStrips {
  public:
-  explicit ColumnStrips(int64_t k)
-      : k_(k), strips_((k + kStripWidth - 1) / kStripWidth), data_(static_cast<size_t>(strips_ * kStripWidth * k)) {}
+  /// Zeros, which the pool's threads write where there is one: the system gives memory when it is written.
+  explicit ColumnStrips(int64_t k, ThreadPool* pool = nullptr);
 
   int64_t k() const { return k_; }
   int64_t strips() const { return strips_; }
   int64_t padded() const { return strips_ * kStripWidth; }  // columns with the filling
-  float* row(int64_t strip, int64_t i) { return data_.data() + (strip * k_ + i) * kStripWidth; }
-  const float* row(int64_t strip, int64_t i) const { return data_.data() + (strip * k_ + i) * kStripWidth; }
+  float* row(int64_t strip, int64_t i) { return data_.get() + (strip * k_ + i) * kStripWidth; }
+  const float* row(int64_t strip, int64_t i) const { return data_.get() + (strip * k_ + i) * kStripWidth; }
   float& at(int64_t i, int64_t j) { return row(j / kStripWidth, i)[j % kStripWidth]; }
   float at(int64_t i, int64_t j) const { return row(j / kStripWidth, i)[j % kStripWidth]; }
 
  private:
   int64_t k_, strips_;
-  std::vector<float> data_;
+  std::unique_ptr<float[]> data_;
 };
 
 /// A vector without its zeros: a[t] at index[t], ascending.

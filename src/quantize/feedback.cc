@@ -1,15 +1,16 @@
 #include "quantize/feedback.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "base/try.h"
-#include "quantize/cholesky.h"
 #include "quantize/feedback_factor.h"
 #include "quantize/fit_plan.h"
+#include "quantize/parallel.h"
 #include "quantize/refine.h"
 #include "quantize/tensor_fit.h"
 #include "quantize/trellis_feedback.h"
@@ -17,6 +18,8 @@
 
 namespace lowbit {
 namespace {
+
+constexpr int64_t kElementsAtOnce = int64_t{1} << 16;
 
 /// call(first, count) for rows that share each pass over H: as many as leave every thread several passes and fit into
 /// its share of memory. The rows' bits do not depend on it.
@@ -58,7 +61,7 @@ void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& 
 
 /// H with `damping` on its diagonal.
 ColumnStrips damped(const InputHessian& hessian, float damping, ThreadPool* pool) {
-  ColumnStrips h(hessian.k);
+  ColumnStrips h(hessian.k, pool);
   parallel_for(pool, hessian.k, kStripWidth, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
       for (int64_t j = 0; j < hessian.k; ++j)
@@ -124,17 +127,20 @@ struct Job {
   }
 };
 
+using Matrix = std::unique_ptr<float[]>;
+
 /// w + strength * added.
-std::vector<float> moved(const float* w, const std::vector<float>& added, float strength) {
-  std::vector<float> target(added.size());
-  for (size_t i = 0; i < target.size(); ++i) target[i] = w[i] + strength * added[i];
+Matrix moved(const float* w, const std::vector<float>& added, float strength, ThreadPool& pool) {
+  auto target = std::make_unique_for_overwrite<float[]>(added.size());
+  pool.parallel_for(static_cast<int64_t>(added.size()), kElementsAtOnce, [&](int64_t begin, int64_t end, int) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) target[i] = w[i] + strength * added[i];
+  });
   return target;
 }
 
 /// w + strength * w shift.
-std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength,
-                           ThreadPool& pool) {
-  std::vector<float> target(static_cast<size_t>(n * k));
+Matrix shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength, ThreadPool& pool) {
+  auto target = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(n * k));
   for_passes(n, k * int64_t(sizeof(float)), pool, [&](int64_t first, int64_t passed) {
     const auto count = static_cast<size_t>(passed);
     std::vector<SparseVector> rows(count);
@@ -232,12 +238,12 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   const auto& [shared, factor, damping, h] = input.parts();
   const InputHessian& hessian = *shared;
   LOWBIT_TRY(check_shape(hessian, n, k));
-  std::vector<float> target;
+  Matrix target;
   if (feedback.shift != 0 && !factor.added.empty())
-    target = moved(w, factor.added, feedback.shift);
+    target = moved(w, factor.added, feedback.shift, pool);
   else if (feedback.shift != 0 && factor.shift.k() > 0)
     target = shifted(w, n, k, factor.shift, feedback.shift, pool);
-  if (!target.empty()) w = target.data();
+  if (target) w = target.get();
   const std::vector<float> importance = hessian.diagonal();
   const RowReader reader = [w, k](int64_t first, int64_t count, float* out) -> Status {
     std::copy_n(w + first * k, count * k, out);

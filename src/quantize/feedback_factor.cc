@@ -6,7 +6,9 @@
 #include <numeric>
 #include <string>
 
+#include "base/checked.h"
 #include "quantize/cholesky.h"
+#include "quantize/parallel.h"
 #include "quantize/tile_products.h"
 #include "quantize/vector_loops.h"
 
@@ -48,21 +50,26 @@ std::vector<int64_t> column_order(const InputHessian& m, bool act_order) {
 template <class Column, class Set>
 void solve_rows(const std::vector<float>& rows, const Eigen::MatrixXd& factor, const Column& column, ThreadPool* pool,
                 const Set& set) {
-  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, parts = (n + kSides - 1) / kSides;
+  constexpr int64_t kMostAtOnce = 8;  // of kSides rows: the factor is read once for them
+  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, groups = ceil_div(n, kSides);
+  const int64_t at_once = std::clamp<int64_t>(ceil_div(groups, pool == nullptr ? 1 : pool->size()), 1, kMostAtOnce);
   const auto solve = [&](int64_t begin, int64_t end, int) {
-    std::vector<double> d(static_cast<size_t>(k * kSides));
-    for (int64_t first = begin * kSides; first < std::min(n, end * kSides); first += kSides) {
-      const int64_t count = std::min(kSides, n - first);
-      for (int64_t i = 0; i < k; ++i)
-        for (int64_t r = 0; r < count; ++r)
-          d[static_cast<size_t>(i * kSides + r)] = rows[static_cast<size_t>((first + r) * k + column(i))];
-      solve_by_factor(factor, d.data());
-      for (int64_t i = 0; i < k; ++i)
-        for (int64_t r = 0; r < count; ++r)
-          set(first + r, column(i), static_cast<float>(d[static_cast<size_t>(i * kSides + r)]));
+    const int64_t first = begin * at_once * kSides, last = std::min(n, end * at_once * kSides);
+    std::vector<double> d(static_cast<size_t>(at_once * k * kSides));
+    for (int64_t from = first; from < last; from += at_once * kSides) {
+      const int64_t to = std::min(last, from + at_once * kSides);
+      const auto each = [&](const auto& use) {
+        for (int64_t group = from; group < to; group += kSides)
+          for (int64_t i = 0; i < k; ++i)
+            for (int64_t r = group; r < std::min(to, group + kSides); ++r)
+              use(r, column(i), d[static_cast<size_t>((group - from) * k + i * kSides + r - group)]);
+      };
+      each([&](int64_t r, int64_t c, double& value) { value = rows[static_cast<size_t>(r * k + c)]; });
+      solve_by_factor(factor, d.data(), ceil_div(to - from, kSides));
+      each([&](int64_t r, int64_t c, double value) { set(r, c, static_cast<float>(value)); });
     }
   };
-  parallel_for(pool, parts, 1, solve);
+  parallel_for(pool, ceil_div(groups, at_once), 1, solve);
 }
 
 }  // namespace
@@ -74,7 +81,7 @@ std::vector<float> InputHessian::diagonal() const {
 }
 
 double quadratic_form(const InputHessian& hessian, const float* x, int64_t rows) {
-  constexpr int64_t kBlock = 16, kRowsAtOnce = 2 * kDotRows;  // which stay in the second-level cache
+  constexpr int64_t kBlock = 16, kRowsAtOnce = 4 * kDotRows;  // which stay in the second-level cache
   const int64_t k = hessian.k;
   double sum = 0;
   for (int64_t first = 0; first < rows; first += kRowsAtOnce)
@@ -117,7 +124,7 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
     if (factor.ok) break;
   }
   if (!factor.ok) return factor;
-  factor.carry = ColumnStrips(k);
+  factor.carry = ColumnStrips(k, pool);
   for (int64_t j = 0; j < k; ++j) factor.gain.push_back(static_cast<float>(lower(k - 1 - j, k - 1 - j)));
   parallel_for(pool, factor.carry.strips(), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t strip = begin; strip < end; ++strip)
@@ -126,7 +133,7 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
           factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
   });
   if (!hessian.mismatch.empty()) {
-    factor.shift = ColumnStrips(k);
+    factor.shift = ColumnStrips(k, pool);
     solve_rows(hessian.mismatch, lower, column, pool,
                [&](int64_t r, int64_t c, float value) { factor.shift.at(r, c) = value; });
   }
