@@ -177,7 +177,8 @@ struct Block {
 template <int B, int W>
 [[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
   const TrellisStrip& strip = block.strip;
-  auto& [future, errors, oldest] = block.scratch;
+  auto& future = block.scratch.future;
+  auto& errors = block.scratch.errors;
   alignas(64) float origin[kTrellisStates];  // each path's state before the block: small integers, exact as floats
   for (int s = 0; s < kTrellisStates; ++s) origin[s] = static_cast<float>(s);
   alignas(64) int32_t origins[kTrellisStates];
@@ -192,7 +193,7 @@ template <int B, int W>
     add_errors(j, made, moved);
     const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
     choose_paths<B, W>({base, base + added, strip.gain[j], strip.scales[j], block.values}, moved, *before, *after,
-                       oldest[j]);
+                       block.scratch.oldest[j]);
     std::swap(before, after);
     const Follower<W> paths(before->before);
     for (int64_t i = 0; i < made; ++i) paths.follow(errors[i]);
