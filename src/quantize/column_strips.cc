@@ -67,20 +67,20 @@ template <class Vec, bool kPairs>
   }
 }
 
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void run(const Products& job) { add_all<Vec16, false>(job); }
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void add_row(const Piece& piece, const float* row, float* y) { add_piece<Vec16, 1>(piece, row, 0, y); }
 
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2,fma")
+#ifdef LOWBIT_HAS_FUSED_VERSIONS
+LOWBIT_FUSED_VERSION("avx2,fma")
 void run(const Products& job) { add_all<Vec32, false>(job); }
-LOWBIT_VECTOR_VERSION("avx2,fma")
+LOWBIT_FUSED_VERSION("avx2,fma")
 void add_row(const Piece& piece, const float* row, float* y) { add_piece<Vec32, 1>(piece, row, 0, y); }
 
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void run(const Products& job) { add_all<Vec64, true>(job); }
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void add_row(const Piece& piece, const float* row, float* y) { add_piece<Vec64, 1>(piece, row, 0, y); }
 #endif
 

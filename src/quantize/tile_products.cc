@@ -55,16 +55,16 @@ template <class Vec, int kVecs>
   }
 }
 
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void add_product(const Product& of, int64_t rows, double* x, int64_t x_stride) {
   add_rows<Vec16, 2>(of, rows, x, x_stride);
 }
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2,fma")
+#ifdef LOWBIT_HAS_FUSED_VERSIONS
+LOWBIT_FUSED_VERSION("avx2,fma")
 void add_product(const Product& of, int64_t rows, double* x, int64_t x_stride) {
   add_rows<Vec32, 2>(of, rows, x, x_stride);
 }
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void add_product(const Product& of, int64_t rows, double* x, int64_t x_stride) {
   add_rows<Vec64, 4>(of, rows, x, x_stride);
 }

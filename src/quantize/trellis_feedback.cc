@@ -123,9 +123,12 @@ class Follower {
   using Ints = typename Lanes<W>::Ints;
 
  public:
-  [[gnu::always_inline]] explicit Follower(const int32_t* before) : before_(before) {
+  [[gnu::always_inline]] static Follower from(const int32_t* before) {
+    Follower paths;
+    paths.before_ = before;
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) at_[v] = load<Ints>(before + v * W);
+    for (int v = 0; v < kVectors; ++v) paths.at_[v] = load<Ints>(before + v * W);
+    return paths;
   }
 
   /// to = the row `from` behind the paths, and the errors made on the way, in their order.
@@ -147,6 +150,7 @@ class Follower {
   static constexpr int kVectors = Lanes<W>::kVectors;
 
   [[gnu::always_inline]] void pick(const float* from, Floats* now) const {
+#if !defined(__clang__)
     if constexpr (W == 16) {  // two vectors hold the 32 states that one instruction picks from
       Floats was[kVectors];
 #pragma GCC unroll 4
@@ -154,12 +158,13 @@ class Follower {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v)
         now[v] = at_[v] < 32 ? __builtin_shuffle(was[0], was[1], at_[v]) : __builtin_shuffle(was[2], was[3], at_[v]);
-    } else {
-      alignas(64) float picked[kTrellisStates];
-      for (int s = 0; s < kTrellisStates; ++s) picked[s] = from[before_[s]];
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) now[v] = load<Floats>(picked + v * W);
+      return;
     }
+#endif
+    alignas(64) float picked[kTrellisStates];
+    for (int s = 0; s < kTrellisStates; ++s) picked[s] = from[before_[s]];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) now[v] = load<Floats>(picked + v * W);
   }
 
   const int32_t* before_;
@@ -174,35 +179,41 @@ struct Block {
   int64_t begin, end;
   TrellisStripScratch& scratch;
 };
+
+/// Column i's target moved by the errors of `made` columns of the block, on the path to each state. `origins`: the
+/// states of these paths before the block.
+template <int W>
+[[gnu::always_inline]] inline void add_errors(const Block& block, const int32_t* origins, int64_t i, int64_t made,
+                                              float* moved) {
+  const Errors errors{block.scratch.errors, block.strip.carry + block.begin * kStripWidth + i, made};
+  Follower<W>::from(origins).follow(block.scratch.future[i], errors, moved);
+}
+
 template <int B, int W>
 [[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
   const TrellisStrip& strip = block.strip;
-  auto& future = block.scratch.future;
   auto& errors = block.scratch.errors;
   alignas(64) float origin[kTrellisStates];  // each path's state before the block: small integers, exact as floats
   for (int s = 0; s < kTrellisStates; ++s) origin[s] = static_cast<float>(s);
   alignas(64) int32_t origins[kTrellisStates];
-  /// Column i's target moved by the errors of `made` columns of the block, on the path to each state.
-  const auto add_errors = [&](int64_t i, int64_t made, float* moved) {
-    Follower<W>(origins).follow(future[i], {errors, strip.carry + block.begin * kStripWidth + i, made}, moved);
-  };
   for (int64_t j = block.begin; j < block.end; ++j) {
     const int64_t made = j - block.begin;
     for (int s = 0; s < kTrellisStates; ++s) origins[s] = static_cast<int32_t>(origin[s]);
     alignas(64) float moved[kTrellisStates];
-    add_errors(j, made, moved);
+    add_errors<W>(block, origins, j, made, moved);
     const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
     choose_paths<B, W>({base, base + added, strip.gain[j], strip.scales[j], block.values}, moved, *before, *after,
                        block.scratch.oldest[j]);
     std::swap(before, after);
-    const Follower<W> paths(before->before);
+    const auto paths = Follower<W>::from(before->before);
     for (int64_t i = 0; i < made; ++i) paths.follow(errors[i]);
     std::copy_n(before->error, kTrellisStates, errors[made]);
     paths.follow(origin);
   }
   for (int s = 0; s < kTrellisStates; ++s) origins[s] = static_cast<int32_t>(origin[s]);
   if (block.end < strip.columns)  // so the block is a whole one
-    for (int64_t i = block.end; i < strip.columns; ++i) add_errors(i, kTrellisBlock, future[i]);
+    for (int64_t i = block.end; i < strip.columns; ++i)
+      add_errors<W>(block, origins, i, kTrellisBlock, block.scratch.future[i]);
 }
 template <int W>
 [[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
@@ -212,12 +223,12 @@ template <int W>
     run_block<3, W>(block, before, after);
 }
 
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void search_block(const Block& block, Column*& before, Column*& after) { run_block<4>(block, before, after); }
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2,fma")
+#ifdef LOWBIT_HAS_FUSED_VERSIONS
+LOWBIT_FUSED_VERSION("avx2,fma")
 void search_block(const Block& block, Column*& before, Column*& after) { run_block<8>(block, before, after); }
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void search_block(const Block& block, Column*& before, Column*& after) { run_block<16>(block, before, after); }
 #endif
 

@@ -16,6 +16,16 @@
 #define LOWBIT_VECTOR_CLONES
 #define LOWBIT_VECTOR_VERSION(isa)
 #endif
+/// Likewise for copies with fused multiply-adds, which clang has, too: without them each is a call.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define LOWBIT_HAS_FUSED_VERSIONS 1
+#define LOWBIT_FUSED_VERSION(isa) __attribute__((target(isa)))
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wunused-function"  // clang takes copies for that
+#endif
+#else
+#define LOWBIT_FUSED_VERSION(isa)
+#endif
 
 namespace lowbit {
 

@@ -54,18 +54,18 @@ template <class Vec>
   for (int r = 0; r < rows; ++r) dot_rows_by<Vec, 1>(x + r * stride, stride, y, n, out + r);
 }
 
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void dots(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out) {
   dot_by<Vec16>(x, stride, rows, y, n, out);
 }
 
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2,fma")
+#ifdef LOWBIT_HAS_FUSED_VERSIONS
+LOWBIT_FUSED_VERSION("avx2,fma")
 void dots(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out) {
   dot_by<Vec32>(x, stride, rows, y, n, out);
 }
 
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void dots(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out) {
   dot_by<Vec64>(x, stride, rows, y, n, out);
 }
