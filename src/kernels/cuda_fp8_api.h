@@ -17,8 +17,9 @@ Status dequantize_fp8(const Fp8Dequant& d, void* stream);
 /// rows of a and b begin at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Else the CPU's
 /// bits, sums over k in order: of one to eight rows, if k is a multiple of 16. Else, with scales of b for multiples of
 /// 64 rows, by mma.sync on E4M3 (8.9) or on f16, whose products are exact and whose sums are f32's but for their order.
-/// Else the CPU's bits. bias [n] or null is added to the f32 sums.
-Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr);
+/// Else the CPU's bits. bias [n] or null is added to the f32 sums. new_weights: work before it on the stream may write
+/// b; where none does, its first codes are fetched before that work is done.
+Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr, bool new_weights = true);
 
 /// gemm_fp8() for groups of rows, on the same tensor cores. Ends and row numbers are not checked: rows outside of a are
 /// left out. kUnsupported: scales of b that are not of whole multiples of 64 rows.

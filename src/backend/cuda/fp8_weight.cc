@@ -68,7 +68,7 @@ Status CudaFp8Weight::multiply(const uint8_t* x, const float* x_scales, const fl
                   y,
                   Fp8Element::kF32,
                   n};
-  return cuda::gemm_fp8(g, stream, bias);
+  return cuda::gemm_fp8(g, stream, bias, /*new_weights=*/false);
 }
 
 std::string CudaFp8Weight::kernel_name() const {

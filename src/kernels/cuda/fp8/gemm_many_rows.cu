@@ -60,9 +60,18 @@ __device__ __forceinline__ bool find_tile(const DeviceGemm& g, const Fp8Groups& 
   }
 }
 
+/// Codes of b for the first stages of the first tile; fetch_tiles() completes them. By one thread. The stages.
+template <class T>
+__device__ __forceinline__ int fetch_weights(Pipeline<T> pipeline, const CUtensorMap* q_map, const Order& o) {
+  const int row0 = tile_place<T>(o, o.down, int(blockIdx.x), 0, 0, 0).q0, count = min(o.blocks, T::kStages);
+  for (int b = 0; b < count; ++b, pipeline.next()) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+  return count;
+}
+
+/// `early`: stages whose weights are under way already.
 template <class T, bool kGroups>
 __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                            const DeviceGemm& g, const Fp8Groups& groups, const Order& o) {
+                                            const DeviceGemm& g, const Fp8Groups& groups, const Order& o, int early) {
   const bool first_lane = threadIdx.x % 32 == 0;
   const bool by_column =
       g.a_scales_by_column && g.lda_scales % 4 == 0 && reinterpret_cast<uintptr_t>(g.a_scales) % 16 == 0;
@@ -76,7 +85,10 @@ __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensor
       if (first_lane) {
         barrier_expect(pipeline.full(), T::kCodes + (in_bulk ? 4 * T::kP : 0));
         box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
-        box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+        if (early > 0)
+          --early;
+        else
+          box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
         if (in_bulk) bulk_load(pipeline.scales(), g.a_scales + b * g.lda_scales + at.p0, 4 * T::kP, pipeline.full());
       }
       __syncwarp();
@@ -243,8 +255,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   let_next_kernel_start();
   if (warpgroup_of_thread() == T::kGroups) {
     give_registers<T::kFetchRegisters>();
+    int early = 0;
+    if (!kGroups && !g.new_weights && threadIdx.x == 128 * T::kGroups) early = fetch_weights<T>(pipeline, &q_map, o);
     wait_for_previous_kernel();
-    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o);
+    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o, early);
   } else {
     take_registers<T::kSumRegisters>();
     wait_for_previous_kernel();

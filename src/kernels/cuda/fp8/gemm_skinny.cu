@@ -34,16 +34,26 @@ struct Member {
   int rank, ranks;
 };
 
+/// Codes of b for the first stages; fetch() completes them. By one thread.
+template <class T>
+__device__ __forceinline__ void fetch_weights(Pipeline<T> pipeline, const CUtensorMap* p_map, int row0, int first,
+                                              int count) {
+  for (int b = first; b < first + count; ++b, pipeline.next()) {
+    barrier_expect(pipeline.full(), T::kCodes);
+    box_load(pipeline.p(), p_map, b * 128, row0, pipeline.full());
+  }
+}
+
+/// `early`: stages whose weights are under way already.
 template <class T>
 __device__ __forceinline__ void fetch(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                      const DeviceGemm& g, int p0, int q0, int group, int first, int count) {
+                                      const DeviceGemm& g, int p0, int q0, int group, int first, int count, int early) {
   const ScaleCopies<T> scales(g, q0, p0, group);
   const int row0 = int(group * g.n) + p0;  // of b
   for (int b = first; b < first + count; ++b, pipeline.next()) {
     barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-      barrier_expect(pipeline.full(), T::kCodes);
-      box_load(pipeline.p(), p_map, b * 128, row0, pipeline.full());
+      if (b >= first + early) fetch_weights<T>(pipeline, p_map, row0, b, 1);
       box_load(pipeline.q(), q_map, b * 128, q0, pipeline.full());
     }
     __syncwarp();
@@ -164,6 +174,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   }
   __syncthreads();
   let_next_kernel_start();
+  // Where several tiles of a's rows read the same weights, fetching early is slower.
+  const int early = g.new_weights || groups.count > 0 || gridDim.z > 1 ? 0 : min(count, T::kStages);
+  if (threadIdx.x == 32 * T::kWarps) fetch_weights<T>(pipeline, &p_map, p0, first, early);
   wait_for_previous_kernel();
   TileOfGroup rows{0, g.m, 0, int(blockIdx.z)};
   if (groups.count > 0) rows = tile_of_groups<T::kQ>(groups, g.m, blockIdx.z, 1);
@@ -172,7 +185,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
   float acc[T::kSums];
   if (warp == T::kWarps)
-    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, rows.group, first, count);
+    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, rows.group, first, count, early);
   else
     sum_blocks<T>(pipeline, count, acc);
   __syncthreads();  // nothing is under way to the pipeline, and nobody reads it
@@ -235,8 +248,6 @@ bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut,
       return launch_blocks<2, 32>(g, groups, cut, device, stream, error);
     case 64:
       return launch_blocks<2, 64>(g, groups, cut, device, stream, error);
-    case 128:
-      return cut.blocks == 1 && launch_tile<2, 128, 1>(g, groups, cut.split, device, stream, error);
     default:
       return false;
   }

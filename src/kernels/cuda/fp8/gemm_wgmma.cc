@@ -35,6 +35,9 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   static constexpr Shape kShapes[] = {{128, 64, 0.36},  {128, 96, 0.45},  {128, 128, 0.49}, {128, 144, 0.60},
                                       {128, 192, 0.77}, {192, 128, 0.66}, {256, 128, 0.88}};
   constexpr double kPerTile = 3;  // blocks of K: filling the pipeline, storing
+  constexpr int64_t kFewRows = 128;
+  // Memory bounds few rows: the weights of small tiles come while others are stored.
+  if (g.m <= kFewRows) return {.p = 128, .q = 64};
   Cut best;
   double least = 0;
   for (const Shape& shape : kShapes) {

@@ -11,6 +11,7 @@ namespace lowbit::cuda {
 
 struct DeviceGemm : Fp8Gemm {
   const float* bias = nullptr;  // [n] or null
+  bool new_weights = true;      // work before it on the stream may write b: none of it is fetched early
 };
 
 /// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error`
