@@ -148,7 +148,7 @@ class DeviceFp8Bench {
     const auto call = [&](int i) {
       g.b = b[size_t(i) % b.size()].as<uint8_t>();
       return groups > 0 ? cuda::grouped_gemm_fp8(g, in, stream_.handle())
-                        : cuda::gemm_fp8(g, stream_.handle(), nullptr, /*new_weights=*/false);
+                        : cuda::gemm_fp8(g, stream_.handle(), {.new_weights = false});
     };
     LOWBIT_TRY(call(0));
     LOWBIT_TRY(cuda::synchronize(stream_.handle()));

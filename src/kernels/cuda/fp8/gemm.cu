@@ -96,12 +96,15 @@ ExactProducts exact_product_of(const DeviceGemm& g, void* stream) {
 
 }  // namespace
 
-Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias, bool new_weights) {
+Status gemm_fp8(const Fp8Gemm& operands, void* stream, const Fp8GemmUse& use) {
   if (operands.m == 0 || operands.n == 0) return {};
-  const DeviceGemm g{operands, bias, new_weights};
+  const DeviceGemm g{operands, use.bias, use.new_weights, use.exact};
   cudaError_t error = cudaSuccess;
+  const ExactProducts few = exact_product_of(g, stream);
+  const bool takes_few = takes_exact_products(few);
+  if (takes_few && g.b_rows == 1) return exact_products(few);
   if (gemm_fp8_wgmma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
-  if (const ExactProducts few = exact_product_of(g, stream); takes_exact_products(few)) return exact_products(few);
+  if (takes_few) return exact_products(few);
   if (gemm_fp8_mma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
   constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
