@@ -63,6 +63,8 @@ struct AttendPacked {
   /// them; their spans fill the device. None: null.
   float* room = nullptr;
   int64_t room_floats = 0;
+  /// The predecessor writes no packed page, so that reading them may begin before it has ended.
+  bool overlap = false;
 };
 Status attend_packed(const AttendPacked& call);
 /// Pages that a kernel with all sizes known reads, four queries at a time; not fp8, and none that are demoted.

@@ -216,6 +216,25 @@ void check_packed_attention(const PackedAttentionCase& c) {
                     ", way " + std::to_string(way));
   }
   EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
+  if (m > int64_t(batch.size())) return;
+  OnDevice<float> out(std::vector<float>(q.size(), NAN));
+  ASSERT_TRUE(cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries,
+                                    pages, c.heads, 0.3f, c.window, results.data(), spans, nullptr, false},
+                                   kv,
+                                   0,
+                                   arrived.data()}));
+  EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
+  const auto got = out.back();
+  double worst = 0;
+  for (size_t row = 0; row < got.size() / size_t(d); ++row) {
+    double apart = 0, length = 0;
+    for (size_t i = row * size_t(d); i < (row + 1) * size_t(d); ++i) {
+      apart += (got[i] - wanted[i]) * (got[i] - wanted[i]);
+      length += wanted[i] * wanted[i];
+    }
+    if (!(std::sqrt(apart / length) <= worst)) worst = std::sqrt(apart / length);
+  }
+  printf("d %d group %d %s window %d dev %g odd %d: %g\n", int(d), int(group), kv_format_name(c.format).c_str(), int(c.window), c.deviation, c.odd, worst);
 }
 
 /// Heads and widths of codes that kernels know, and others; spans that are packed as a whole, in part, and not.
