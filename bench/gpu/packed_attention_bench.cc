@@ -20,6 +20,7 @@ namespace {
 
 int64_t heads = 32;
 constexpr int64_t kKvHeads = 8, kHeadDim = 128, kLeastBytes = int64_t{512} << 20, kSourcePages = 8;
+constexpr int64_t kRoomFloats = int64_t{16} << 20;  // for results of the fast kernel
 constexpr int kReplays = 2;
 constexpr int64_t kF16Page = 2 * 2 * kKvPage * kKvHeads * kHeadDim;  // bytes, of one layer
 
@@ -136,6 +137,7 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, Way
     }
   const Buffer f16_d = on_device(f16), tables_d = on_device(tables), tasks_d = on_device(tasks);
   const Rows rows = make_rows(sequences, length, cuda::packed_tile_queries(heads / kKvHeads, !format.fp8));
+  Buffer room = must(cuda::allocate(kRoomFloats * 4, "results"));
   const auto kv_of = [&](int64_t layer) {
     cuda::PackedKv kv;
     kv.pages = {f16_d.as<uint64_t>(), pages, 0, kKvHeads, kHeadDim};
@@ -159,6 +161,7 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, Way
     cuda::AttendPacked call = {call_of(rows, kv.pages, way != Way::kTogether, stream), kv, teams,
                                const_cast<uint32_t*>(rows.arrived.as<uint32_t>())};
     call.attend.exact = way != Way::kFast;
+    if (way == Way::kFast) call.room = room.as<float>(), call.room_floats = kRoomFloats;
     call.overlap = true;
     must(cuda::attend_packed(call));
   });

@@ -33,6 +33,7 @@ __device__ __forceinline__ float largest_of_rows(float v) {
 template <class F>
 struct CodesShared {
   uint2 queries[kCodesQueries][F::kHead / 4 + 4];  // as f16, four to a place, queries in different banks
+  int first[kCodesQueries], last[kCodesQueries];  // positions that they see
   float sums[kCodesQueries], exponent[kCodesQueries];  // 2^-17 times; what makes exponents of two of products
   float most[kCodesWarps][kCodesQueries], total[kCodesWarps][kCodesQueries];
   float of_units[kCodesQueries];  // sums of weights of the whole tile
@@ -60,13 +61,15 @@ __device__ __forceinline__ void load_queries(const AttendPages& call, const Page
 #pragma unroll
   for (int w = 1; w < 32; w *= 2) sum = __fadd_rn(sum, xor_lanes(sum, w));
   if (lane != 0) return;
+  const int position = tile.position(query < tile.count ? query : 0);
+  shared.first[query] = first_seen(position, call.window), shared.last[query] = position;
   shared.sums[query] = __fmul_rn(sum, power(-17));
   shared.exponent[query] = __fmul_rn(__fmul_rn(call.scale, kLog2E), scale.inverse);
 }
 /// Operand of the queries in a step of the head's elements: lane 4 g + t those of query g.
 template <class F>
 __device__ __forceinline__ uint2 query_operand(const CodesShared<F>& shared, int step) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned lane = lane_of_warp();
   return shared.queries[lane / 4][4 * step + lane % 4];
 }
 
@@ -88,13 +91,13 @@ struct ScoreFactors {
 template <class F>
 __device__ __forceinline__ ScoreFactors multiply_codes(const CodesShared<F>& shared, const uint8_t* slot,
                                                        float (&scores)[kPageSteps][4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
+  const unsigned t = lane_of_warp() % 4;
   const uint8_t* const side = slot + F::kKeyCodes;
   float leasts[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) leasts[c] = -shared.sums[2 * t + c % 2];
 #pragma unroll 2
-  for (int s = 0; s < F::kSteps; ++s) {
+  for (unsigned s = 0; s < F::kSteps; ++s) {
     uint32_t a[F::Keys::kTiles][4];
     F::Keys::load(slot, s, a);
     const uint8_t* const scales = side + 8 + 16 * s + 4 * t;
@@ -122,11 +125,11 @@ __device__ __forceinline__ ScoreFactors multiply_codes(const CodesShared<F>& sha
 template <class F>
 __device__ __forceinline__ ScoreFactors multiply_f16_keys(const CodesShared<F>& shared, const uint8_t* slot,
                                                           float (&scores)[kPageSteps][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
 #pragma unroll 2
-  for (int s = 0; s < F::kSteps; ++s) {
+  for (unsigned s = 0; s < F::kSteps; ++s) {
     uint32_t a[4];
-    load_f16_operand([&](int row) { return load_word(slot + piece_offset(4 * s + t, 2 * row + g / 4, t) + g % 4 * 4); },
+    load_f16_operand([&](unsigned row) { return load_word(slot + piece_offset(4 * s + t, 2 * row + g / 4, t) + g % 4 * 4); },
                      a);
     const uint2 query = query_operand(shared, s);
     mma_f16(scores[0], a, query.x, query.y);
@@ -146,6 +149,7 @@ struct CodesSums {
   float all[F::kTiles][4], least[F::kBlocks][2], most[2], total[2];
   uint32_t weights[kPageSteps][2];  // as operands: query g, positions 16 step + 4 t and the three behind
   float newest[2];                  // total of the last item
+  bool sees[2];                     // something of it
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -177,18 +181,24 @@ struct CodesSums {
     for (auto& two : least) two[0] = __fmul_rn(two[0], by[0]), two[1] = __fmul_rn(two[1], by[1]);
   }
   /// Weights of positions from `first` to before `end`, as many as scores are or fewer.
-  __device__ __forceinline__ void weigh(int first, int begin, int end, ScoreFactors& factors,
-                                        float (&scores)[kPageSteps][4]) {
-    const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-    if (first < begin || first + kTensorPage > end) {
+  __device__ __forceinline__ void weigh(const CodesItems& items, const CodesShared<F>& shared, int first, int end,
+                                        ScoreFactors& factors, float (&scores)[kPageSteps][4]) {
+    sees[0] = sees[1] = true;
+    if (first < items.all_first || first + kTensorPage - 1 > items.all_last || end < first + kTensorPage) {
+      const unsigned g = lane_of_warp() / 4, t = lane_of_warp() % 4;
 #pragma unroll
-      for (int n = 0; n < kPageSteps; ++n)
+      for (int i = 0; i < 2; ++i) {
+        const int from = shared.first[2 * t + i], to = min(shared.last[2 * t + i] + 1, end);
+        sees[i] = from < end && to > first;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int at = first + 16 * n + 2 * g + c / 2;
-          const float score = __fmaf_rn(scores[n][c], factors.by[n][c % 2], factors.offset[c % 2]);
-          scores[n][c] = at < begin || at >= end ? -INFINITY : score;
-        }
+        for (int n = 0; n < kPageSteps; ++n)
+#pragma unroll
+          for (int c = i; c < 4; c += 2) {
+            const int at = first + 16 * n + static_cast<int>(2 * g) + c / 2;
+            const float score = __fmaf_rn(scores[n][c], factors.by[n][i], factors.offset[i]);
+            scores[n][c] = at < from || at >= to ? -INFINITY : score;
+          }
+      }
 #pragma unroll
       for (int n = 0; n < kPageSteps; ++n) factors.by[n][0] = factors.by[n][1] = 1;
       factors.offset[0] = factors.offset[1] = 0;
@@ -221,13 +231,13 @@ struct CodesSums {
     for (int i = 0; i < 2; ++i) newest[i] = sums[i], total[i] = __fadd_rn(total[i], sums[i]);
   }
   __device__ __forceinline__ void add_codes(const uint8_t* slot) {
-    const int t = static_cast<int>(threadIdx.x) % 4;
+    const unsigned t = lane_of_warp() % 4;
 #pragma unroll
     for (int block = 0; block < F::kBlocks; ++block) {
       const uint8_t* const side = slot + F::kValueCodes + block * F::kBlockSide;
       float leasts[4] = {-newest[0], -newest[1], -newest[0], -newest[1]}, sums[F::kBlockTiles][4] = {};
 #pragma unroll
-      for (int s = 0; s < kPageSteps; ++s) {
+      for (unsigned s = 0; s < kPageSteps; ++s) {
         uint32_t a[F::kBlockTiles][4];
         F::Values::load(slot + block * F::kBlockCodes, s, a);
         const uint8_t* const scales = side + 8 + 16 * s + 4 * t;
@@ -246,37 +256,71 @@ struct CodesSums {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           float& sum = all[block * F::kBlockTiles + n][c];
-          sum = __fmaf_rn(sums[n][c], step, sum);
+          if (sees[c % 2]) sum = __fmaf_rn(sums[n][c], step, sum);  // where nothing is seen a step may be no number
         }
       }
       const float by = __fmul_rn(supers.y, kOfByte);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) least[block][i] = __fmaf_rn(leasts[i], by, least[block][i]);
+      for (int i = 0; i < 2; ++i)
+        if (sees[i]) least[block][i] = __fmaf_rn(leasts[i], by, least[block][i]);
     }
   }
-  __device__ __forceinline__ void add_f16_values(const uint8_t* slot) {
-    constexpr int kLines = F::kHead / 64;  // of a row
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int n = 0; n < F::kTiles; ++n) {
-      uint32_t a[4];
+  __device__ __forceinline__ void add_f16_values(const CodesItems& items, const CodesShared<F>& shared, int first,
+                                                 const uint8_t* slot) {
+    constexpr unsigned kLines = F::kHead / 64;  // of a row
+    const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
+    const auto load = [&](unsigned n, uint32_t(&a)[4]) {
       load_f16_operand(
-          [&](int row) {
-            const int line = (4 * t + row) * kLines + n / 4;
+          [&](unsigned row) {
+            const unsigned line = (4 * t + row) * kLines + n / 4;
             return load_word(slot + piece_offset(line, n % 4 * 2 + g / 4, t) + g % 4 * 4);
           },
           a);
-      mma_f16(all[n], a, weights[0][0], weights[0][1]);
+    };
+    bool strange = false;  // 0 times what is no number is no number, either
+    const bool all_see = first >= items.all_first && first + kQuarter - 1 <= items.all_last;
+#pragma unroll
+    for (unsigned n = 0; n < F::kTiles; ++n) {
+      uint32_t a[4];
+      load(n, a);
+      if (!all_see) strange |= has_no_number(a[0]) || has_no_number(a[1]) || has_no_number(a[2]) || has_no_number(a[3]);
+    }
+    if (!__any_sync(kAllLanes, strange)) {
+#pragma unroll
+      for (unsigned n = 0; n < F::kTiles; ++n) {
+        uint32_t a[4];
+        load(n, a);
+        mma_f16(all[n], a, weights[0][0], weights[0][1]);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (unsigned query = 0; query < kCodesQueries; ++query) {
+      const int from = shared.first[query], to = shared.last[query], at = first + static_cast<int>(4 * t);
+      const auto seen = [&](int i) { return at + i >= from && at + i <= to ? 0xffffu << (i % 2 * 16) : 0u; };
+      const uint32_t front = seen(0) | seen(1), back = seen(2) | seen(3);
+      const uint32_t x = g == query ? weights[0][0] : 0, y = g == query ? weights[0][1] : 0;
+#pragma unroll
+      for (unsigned n = 0; n < F::kTiles; ++n) {
+        uint32_t a[4];
+        load(n, a);
+        a[0] &= front, a[1] &= front, a[2] &= back, a[3] &= back;
+        float sums[4] = {all[n][0], all[n][1], all[n][2], all[n][3]};
+        mma_f16(sums, a, x, y);
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (2 * t + c % 2 == query) all[n][c] = sums[c];
+      }
     }
   }
   /// Weighted values, [query][F::kPitch].
   __device__ __forceinline__ void put(int count, float* to) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (2 * t + i >= count) continue;
+      if (static_cast<int>(2 * t) + i >= count) continue;
 #pragma unroll
-      for (int n = 0; n < F::kTiles; ++n) {
+      for (unsigned n = 0; n < F::kTiles; ++n) {
         const float l = least[n / F::kBlockTiles][i];
         *reinterpret_cast<float2*>(to + (2 * t + i) * F::kPitch + 16 * n + 2 * g) = {__fadd_rn(all[n][i], l),
                                                                                     __fadd_rn(all[n][2 + i], l)};
@@ -314,13 +358,12 @@ __device__ __forceinline__ void attend_items(const AttendPacked& call, const Cod
     }
     slot_is_read();
     const int first = packed ? items.page(item) * kTensorPage : items.begin(item);
-    const int behind = min(items.position + 1, first + (packed ? kTensorPage : kQuarter));
-    sums.weigh(first, items.first, behind, factors, scores);
+    sums.weigh(items, shared, first, first + (packed ? kTensorPage : kQuarter), factors, scores);
     slot_arrives();
     if (packed) {
       sums.add_codes(slot);
     } else {
-      sums.add_f16_values(slot);
+      sums.add_f16_values(items, shared, first, slot);
     }
     slot_is_read();
   }
@@ -356,15 +399,20 @@ __device__ __forceinline__ void store_output(const AttendPages& call, const Page
   *reinterpret_cast<float2*>(call.out + tile.offset(call, q) + element) = {__fmul_rn(all.x, by), __fmul_rn(all.y, by)};
 }
 
+/// Where one unit's result of a tile's query lies: largest score, sum of weights, weighted values.
+__device__ __forceinline__ float* unit_result(const AttendPages& call, int most_units, int unit, int query) {
+  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * most_units + unit;
+  return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
+}
 /// Puts the units of a tile together. `factors`: shared memory, [query][units].
 template <class F>
-__device__ __forceinline__ void join_units(const AttendPages& call, const PagedTile& tile, int units, float* factors,
-                                           CodesShared<F>& shared) {
+__device__ __forceinline__ void join_units(const AttendPages& call, const PagedTile& tile, int most_units, int units,
+                                           float* factors, CodesShared<F>& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q_of_warp = thread / 32;
   if (q_of_warp < tile.count) {
     float most = -INFINITY, total = 0;
     for (int u = lane; u < units; u += 32) {
-      const float of = load_from_others(result_of(call, u, q_of_warp));
+      const float of = load_from_others(unit_result(call, most_units, u, q_of_warp));
       factors[q_of_warp * units + u] = of;
       most = fmaxf(most, of);
     }
@@ -373,7 +421,7 @@ __device__ __forceinline__ void join_units(const AttendPages& call, const PagedT
     for (int u = lane; u < units; u += 32) {
       float& factor = factors[q_of_warp * units + u];
       factor = power_of_two(__fsub_rn(factor, shift_of(most)));
-      total = __fmaf_rn(load_from_others(result_of(call, u, q_of_warp) + 1), factor, total);
+      total = __fmaf_rn(load_from_others(unit_result(call, most_units, u, q_of_warp) + 1), factor, total);
     }
 #pragma unroll
     for (int w = 1; w < 32; w *= 2) total = __fadd_rn(total, xor_lanes(total, w));
@@ -384,7 +432,7 @@ __device__ __forceinline__ void join_units(const AttendPages& call, const PagedT
 #pragma unroll 1
   for (int at = thread; at < tile.count * F::kHead / 2; at += kCodesThreads) {
     const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
-    const float* const from = result_of(call, 0, q) + 2 + element;
+    const float* const from = unit_result(call, most_units, 0, q) + 2 + element;
     float2 all = {0, 0};
 #pragma unroll 16
     for (int u = 0; u < units; ++u) {
@@ -398,7 +446,7 @@ __device__ __forceinline__ void join_units(const AttendPages& call, const PagedT
 
 template <class F>
 __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
-    attend_codes(const __grid_constant__ AttendPacked call, int most_units) {
+    attend_codes(const __grid_constant__ AttendPacked call, int device_units, int most_units) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   __shared__ CodesShared<F> shared;
   let_successor_start();
@@ -406,7 +454,7 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
   const AttendPages& attend = call.attend;
   const PagedTile tile = packed_tile(attend);
   const CodesItems items(call, tile);
-  const CodesUnits units(items, tile.spans, most_units);
+  const CodesUnits units(items, device_units);
   const int unit = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
   if (unit >= units.count) return;
   {
@@ -437,7 +485,7 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
     return;
   }
   join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float most, float total) {
-    float* const to = result_of(attend, unit, q);
+    float* const to = unit_result(attend, most_units, unit, q);
     *reinterpret_cast<float2*>(to + 2 + element) = all;
     if (element == 0) *reinterpret_cast<float2*>(to) = {most, total};
   });
@@ -446,25 +494,33 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
     shared.is_last = arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y,
                                   static_cast<uint32_t>(units.count));
   __syncthreads();
-  if (shared.is_last) join_units<F>(attend, tile, units.count, reinterpret_cast<float*>(bytes), shared);
-}
-
-/// As many thread blocks of a tile as fill the device with the heads of one sequence.
-template <class F>
-int64_t most_units(const AttendPages& call, const Device& device) {
-  return std::max<int64_t>(1, int64_t{device.processors} * F::kBlocksOfProcessor / call.kv.kv_heads);
+  if (shared.is_last) join_units<F>(attend, tile, most_units, units.count, reinterpret_cast<float*>(bytes), shared);
 }
 
 template <class F>
 cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
-  const AttendPages& a = call.attend;
   auto* const kernel = &attend_codes<F>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
-  const int64_t units = most_units<F>(a, device);
-  const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
-                  static_cast<unsigned>(std::min(a.spans, units)));
-  return launch(kernel, grid, dim3(kCodesThreads), size_t{F::kBytes}, static_cast<cudaStream_t>(a.stream),
-                device.bulk_copies, call, static_cast<int>(units));
+  AttendPacked part = call;
+  AttendPages& a = part.attend;
+  // As many thread blocks of a tile as fill the device with the heads of one sequence; fewer where it has fewer items.
+  const int64_t of_device = fast_packed_units(int64_t{device.processors} * F::kBlocksOfProcessor, a.kv.kv_heads);
+  const int64_t most = std::min(of_device, 2 * (a.spans + 1));
+  const int64_t turn =
+      call.room_floats / attend_results_floats(1, a.tile_queries, most, a.kv.kv_heads, a.kv.head_dim);
+  a.results = call.room;
+  for (int64_t first = 0; first < call.attend.tile_count; first += turn) {
+    a.tiles = call.attend.tiles + first;
+    a.tile_count = std::min(turn, call.attend.tile_count - first);
+    const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
+                    static_cast<unsigned>(most));
+    const auto e =
+        launch(kernel, grid, dim3(kCodesThreads), size_t{F::kBytes}, static_cast<cudaStream_t>(a.stream),
+               device.bulk_copies, part, static_cast<int>(of_device), static_cast<int>(most));
+    if (e != cudaSuccess) return e;
+    part.overlap = true;  // the predecessor is this kernel
+  }
+  return cudaSuccess;
 }
 
 template <int kHead>
@@ -476,16 +532,28 @@ cudaError_t launch_code_bits(const AttendPacked& call, const Device& device) {
                      : launch_codes<CodesForm<kHead, 4, 4>>(call, device);
 }
 
+bool takes_code_bits(int key_bits, int value_bits, int64_t head_dim, const Device& device) {
+  const int64_t bytes = key_bits == 8   ? CodesForm<128, 8, 8>::kBytes
+                        : key_bits == 2 ? CodesForm<128, 2, 2>::kBytes
+                                        : CodesForm<128, 4, 4>::kBytes;
+  return key_bits != 3 && has_packed_form(key_bits, value_bits, head_dim) &&
+         bytes + int64_t{sizeof(CodesShared<CodesForm<128, 4, 4>>)} <= device.shared_bytes;
+}
+
 }  // namespace
 
 bool block::takes_codes(const AttendPacked& call, const Device& device) {
-  const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
-  const int64_t head = call.attend.kv.head_dim, bytes = keys == 8   ? CodesForm<128, 8, 8>::kBytes
-                                                        : keys == 2 ? CodesForm<128, 2, 2>::kBytes
-                                                                    : CodesForm<128, 4, 4>::kBytes;
-  return !call.attend.exact && call.arrived != nullptr && call.attend.results != nullptr && !call.kv.packed.fp8 &&
-         call.kv.old.tables == nullptr && keys != 3 && has_packed_form(keys, values, head) &&
-         call.attend.tile_queries <= kCodesQueries && call.teams == 0 && bytes + 1024 <= device.shared_bytes;
+  const PackedPages& packed = call.kv.packed;
+  const AttendPages& a = call.attend;
+  const auto least_room = fast_packed_floats(device.processors, a.kv.kv_heads, a.kv.head_dim);
+  return !a.exact && call.arrived != nullptr && call.room != nullptr && call.room_floats >= least_room &&
+         call.kv.old.tables == nullptr && !packed.fp8 && a.tile_queries <= kCodesQueries && call.teams == 0 &&
+         takes_code_bits(packed.key_bits, packed.value_bits, a.kv.head_dim, device);
+}
+
+bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim) {
+  Device device{};
+  return current_device(&device) == cudaSuccess && takes_code_bits(key_bits, value_bits, head_dim, device);
 }
 
 cudaError_t block::attend_codes(const AttendPacked& call, const Device& device) {

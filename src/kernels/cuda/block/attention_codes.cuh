@@ -35,21 +35,24 @@ struct CodesForm {
   static_assert(kCodesQueries * kPitch * 4 <= kWarpBytes);
 };
 
-/// The items of a tile, all of whose queries are at one position.
+/// The items of a tile, whose queries are all in one block of 64 positions, and what they see.
 struct CodesItems {
-  int position, first, packed_begin, packed_end;  // the first position that is seen; pages
-  int front, packed, count;                       // items before packed ones, packed, all
+  int first, last;            // positions that some query sees
+  int all_first, all_last;    // that all do
+  int packed_begin, packed_end;  // pages
+  int front, packed, count;      // items before packed ones, packed, all
 
   __device__ __forceinline__ CodesItems(const AttendPacked& call, const PagedTile& tile) {
-    position = tile.position(0);
-    first = first_seen(position, call.attend.window);
-    const int first_page = first / kTensorPage, last_page = position / kTensorPage;
+    const int64_t window = call.attend.window;
+    const int block = tile.position(0) / kTensorPage, first_page = first_seen(block * kTensorPage, window) / kTensorPage;
+    all_last = tile.position(0), last = tile.position(tile.count - 1);
+    first = first_seen(all_last, window), all_first = first_seen(last, window);
     packed_begin = max(1, first_page);
-    packed_end = max(packed_begin,
-                     min(last_page - 1 - static_cast<int>(call.kv.packed.behind), tile.sequence.most_packed) + 1);
+    packed_end =
+        max(packed_begin, min(block - 1 - static_cast<int>(call.kv.packed.behind), tile.sequence.most_packed) + 1);
     front = first_page == 0 ? 4 : 0;
     packed = packed_end - packed_begin;
-    count = front + packed + 4 * max(0, last_page + 1 - packed_end);
+    count = front + packed + 4 * max(0, block + 1 - packed_end);
   }
   __device__ __forceinline__ bool is_packed(int item) const { return item >= front && item < front + packed; }
   __device__ __forceinline__ int page(int item) const {
@@ -65,12 +68,11 @@ struct CodesItems {
 
 /// How a tile's items are divided: unit u, a thread block's, has those from u * of_unit on.
 struct CodesUnits {
-  int each, of_unit, count;  // items of a warp, and of a block
+  int of_unit, count;
 
-  __device__ __forceinline__ CodesUnits(const CodesItems& items, int spans, int most_units) {
-    const int most = min(spans, most_units) * kCodesWarps;
-    each = max(1, (items.count + most - 1) / most);
-    of_unit = each * kCodesWarps;
+  __device__ __forceinline__ CodesUnits(const CodesItems& items, int most_units) {
+    const int most = most_units * kCodesWarps;
+    of_unit = (items.count + most - 1) / most * kCodesWarps;
     count = (items.count + of_unit - 1) / of_unit;
   }
 };
@@ -78,18 +80,18 @@ struct CodesUnits {
 /// Lines of 128 bytes to shared memory; a lane has a piece of 16 bytes of each fourth one.
 template <int kLines, class Reader>
 __device__ __forceinline__ void copy_lines(uint8_t* to, const uint8_t* from, const Reader& reader) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, first = lane / 8, piece = lane % 8;
+  const unsigned lane = lane_of_warp(), first = lane / 8, piece = lane % 8;
   from += lane * 16;
 #pragma unroll
-  for (int k = 0; k < kLines / 4; ++k)
+  for (unsigned k = 0; k < kLines / 4; ++k)
     copy_to_shared_16(to + 512 * k + piece_offset(first, piece, reader(first + 4 * k)), from + 512 * k);
 }
 template <int kBytes>
 __device__ __forceinline__ void copy_side(uint8_t* to, const uint8_t* from) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned lane = lane_of_warp();
   to += 8 * lane, from += 8 * lane;
 #pragma unroll
-  for (int at = 0; at < kBytes; at += 256)
+  for (unsigned at = 0; at < kBytes; at += 256)
     if (at + 256 <= kBytes || 8 * lane < kBytes - at) copy_to_shared_8(to + at, from + at);
 }
 
@@ -130,22 +132,24 @@ struct CodesCopies {
   }
   /// Values that are not seen are zeros: 0 times infinity is no number.
   __device__ __forceinline__ void fetch_f16(const AttendPacked& call, const CodesItems& items, uint8_t* slot) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, first = items.begin(item), in_page = first % kTensorPage;
+    const unsigned lane = lane_of_warp(), first = static_cast<unsigned>(items.begin(item)),
+                   in_page = first % kTensorPage;
     const uint8_t* from = address + f16;
     if (!values) {
       from += lane / 2 * (2 * kTensorPage) + in_page * 2 + lane % 2 * 16;
       uint8_t* const to = slot + piece_offset(lane / 8, lane % 8, lane / 8);
 #pragma unroll
-      for (int k = 0; k < F::kF16 / 512; ++k) copy_to_shared_16(to + 512 * k, from + k * 16 * (2 * kTensorPage));
+      for (unsigned k = 0; k < F::kF16 / 512; ++k) copy_to_shared_16(to + 512 * k, from + k * 16 * (2 * kTensorPage));
     } else {
-      constexpr int kLines = F::kHead / 64;  // of a row
-      from += static_cast<int>(call.kv.pages.kv_heads) * (2 * F::kHead * kTensorPage) + in_page * (2 * F::kHead) +
+      constexpr unsigned kLines = F::kHead / 64;  // of a row
+      from += static_cast<unsigned>(call.kv.pages.kv_heads) * (2 * F::kHead * kTensorPage) + in_page * (2 * F::kHead) +
               lane * 16;
-#pragma unroll
-      for (int k = 0; k < F::kF16 / 512; ++k) {
-        const int line = lane / 8 + 4 * k, at = first + line / kLines;
+#pragma unroll 2  // where it is all there, constants of this rare way take registers of the other one
+      for (unsigned k = 0; k < F::kF16 / 512; ++k) {
+        const unsigned line = lane / 8 + 4 * k;
+        const int at = static_cast<int>(first + line / kLines);
         uint8_t* const to = slot + piece_offset(line, lane % 8, line / (4 * kLines));
-        if (at <= items.position && at >= items.first) {
+        if (at <= items.last && at >= items.first) {
           copy_to_shared_16(to, from + 512 * k);
         } else {
           *reinterpret_cast<uint4*>(to) = {0, 0, 0, 0};

@@ -13,9 +13,11 @@ namespace lowbit::cuda::block {
 
 /// In shared memory lines of 128 bytes have their eight pieces of 16 bytes in another order, so that the lanes of a
 /// load read different banks: piece p lies where p ^ 2 t does, t of the lanes that read the line.
-__device__ __forceinline__ int piece_offset(int line, int piece, int reader) {
+__device__ __forceinline__ unsigned piece_offset(unsigned line, unsigned piece, unsigned reader) {
   return line * 128 + ((piece ^ (2 * reader)) * 16);
 }
+/// Lanes as numbers that are not negative: what is masked of them needs no correction.
+__device__ __forceinline__ unsigned lane_of_warp() { return threadIdx.x % 32u; }
 
 /// Matrices of kBits and `kColumns` columns; value is code * 2^-unit(n) in columns n, but in the second pair of a
 /// step's rows 16 times as much where kUneven.
@@ -27,15 +29,15 @@ struct CodeOperands {
 
   static constexpr int unit(int n) { return kBits == 8 ? 24 : kBits == 4 ? 24 - n % 2 * 4 : 24 - 2 * n; }
   /// The t of the lanes that read a line.
-  __device__ __forceinline__ static int reader(int line) {
+  __device__ __forceinline__ static unsigned reader(unsigned line) {
     if constexpr (kBits == 8) return line / 2 % 4;
     if constexpr (kBits == 4) return line % 4;
     return kUneven ? 0 : line % 2;
   }
   /// Operands of a step, of all columns. `codes`: of the matrix, in shared memory.
-  __device__ __forceinline__ static void load(const uint8_t* codes, int step, uint32_t (&a)[kTiles][4]) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-    const auto pair = [&](int line, int piece, int by) {
+  __device__ __forceinline__ static void load(const uint8_t* codes, unsigned step, uint32_t (&a)[kTiles][4]) {
+    const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
+    const auto pair = [&](unsigned line, unsigned piece, unsigned by) {
       return *reinterpret_cast<const uint2*>(codes + piece_offset(line, piece + g / 2, by) + g % 2 * 8);
     };
     if constexpr (kBits == 8) {
