@@ -66,6 +66,7 @@ struct AttendPacked {
   int64_t room_floats = 0;
   /// The predecessor writes no packed page, so that reading them may begin before it has ended.
   bool overlap = false;
+  float hadamard = 0;  // the fast kernel transforms each head of out and multiplies it by this; 0: it does not
 };
 /// Not exact: by the fast kernel, if has_fast_packed(), there are arrivals and room, and no page is demoted or fp8.
 Status attend_packed(const AttendPacked& call);
@@ -73,6 +74,8 @@ Status attend_packed(const AttendPacked& call);
 constexpr bool has_packed_form(int key_bits, int value_bits, int64_t head_dim) {
   return (head_dim == 64 || head_dim == 128) && (key_bits == value_bits || (key_bits == 4 && value_bits == 2));
 }
+/// Whether the fast kernel takes the call.
+bool is_fast_packed(const AttendPacked& call);
 /// Whether the current device has the fast kernel for such pages: not the CPU's bits (docs/numerics.md).
 bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim);
 /// Thread blocks of a tile at most, where so many run at once.

@@ -26,7 +26,9 @@ Status CudaProgram::run_packed(const AttentionStep& step, Run& run) const {
   call.overlap = work.batch_.pack_count() + work.batch_.demote_count() == 0;
   call.room = work.results_.as<float>();
   call.room_floats = work.results_.size() / int64_t{sizeof(float)};
+  call.hadamard = block == a.head_dim ? hadamard_scale(block) : 0;
   LOWBIT_TRY(cuda::attend_packed(call));
+  if (call.hadamard != 0 && cuda::is_fast_packed(call)) return {};
   return cuda::hadamard_rows(work.slot(step.to), run.m, a.q_size(), block, hadamard_scale(block), work.stream());
 }
 

@@ -37,6 +37,7 @@ struct CodesShared {
   float sums[kCodesQueries], exponent[kCodesQueries];  // 2^-17 times; what makes exponents of two of products
   float most[kCodesWarps][kCodesQueries], total[kCodesWarps][kCodesQueries];
   float of_units[kCodesQueries];  // sums of weights of the whole tile
+  int units;                      // of the tile
   bool is_last;
 };
 
@@ -314,11 +315,10 @@ struct CodesSums {
     }
   }
   /// Weighted values, [query][F::kPitch].
-  __device__ __forceinline__ void put(int count, float* to) const {
+  __device__ __forceinline__ void put(float* to) const {
     const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (static_cast<int>(2 * t) + i >= count) continue;
 #pragma unroll
       for (unsigned n = 0; n < F::kTiles; ++n) {
         const float l = least[n / F::kBlockTiles][i];
@@ -392,11 +392,52 @@ __device__ __forceinline__ void join_warps(const PagedTile& tile, const CodesSha
     give(q, element, all, most, total);
   }
 }
+/// The tile's outputs, [query][kHead], behind the results of its warps.
+template <class F>
+__device__ __forceinline__ float* outputs_in(uint8_t* bytes) {
+  constexpr int kOutputs = kCodesQueries * F::kHead * 4;
+  static_assert(kCodesQueries * F::kPitch * 4 + kOutputs <= F::kWarpBytes);
+  return reinterpret_cast<float*>(bytes + F::kBytes - kOutputs);
+}
 /// Weighted values by their sum of weights: both are multiples, 2^15 and 2^-2.
-__device__ __forceinline__ void store_output(const AttendPages& call, const PagedTile& tile, int q, int element,
-                                             float2 all, float total) {
+template <class F>
+__device__ __forceinline__ void keep_output(uint8_t* bytes, int q, int element, float2 all, float total) {
   const float by = __fdiv_rn(power(-17), total);
-  *reinterpret_cast<float2*>(call.out + tile.offset(call, q) + element) = {__fmul_rn(all.x, by), __fmul_rn(all.y, by)};
+  *reinterpret_cast<float2*>(outputs_in<F>(bytes) + q * F::kHead + element) = {__fmul_rn(all.x, by),
+                                                                              __fmul_rn(all.y, by)};
+}
+/// Stores the outputs, transformed if they are to be (docs/numerics.md#hadamard-transform): a warp has a query.
+template <class F>
+__device__ __forceinline__ void store_outputs(const AttendPacked& call, const PagedTile& tile, uint8_t* bytes) {
+  constexpr int kEach = F::kHead / 32;
+  __syncthreads();
+  const int q = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (q >= tile.count) return;
+  float x[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i] = outputs_in<F>(bytes)[q * F::kHead + lane * kEach + i];
+  if (call.hadamard != 0) {
+#pragma unroll
+    for (int w = 1; w < kEach; w *= 2)
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i & w) continue;
+        const float a = x[i], b = x[i + w];
+        x[i] = __fadd_rn(a, b), x[i + w] = __fsub_rn(a, b);
+      }
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2)
+#pragma unroll
+      for (float& v : x) {
+        const float other = xor_lanes(v, w);
+        v = lane & w ? __fsub_rn(other, v) : __fadd_rn(v, other);
+      }
+#pragma unroll
+    for (float& v : x) v = __fmul_rn(v, call.hadamard);
+  }
+  float* const to = call.attend.out + tile.offset(call.attend, q) + lane * kEach;
+#pragma unroll
+  for (int i = 0; i < kEach; i += 2) *reinterpret_cast<float2*>(to + i) = {x[i], x[i + 1]};
 }
 
 /// Where one unit's result of a tile's query lies: largest score, sum of weights, weighted values.
@@ -404,10 +445,11 @@ __device__ __forceinline__ float* unit_result(const AttendPages& call, int most_
   const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * most_units + unit;
   return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
 }
-/// Puts the units of a tile together. `factors`: shared memory, [query][units].
+/// Puts the units of a tile together.
 template <class F>
 __device__ __forceinline__ void join_units(const AttendPages& call, const PagedTile& tile, int most_units, int units,
-                                           float* factors, CodesShared<F>& shared) {
+                                           uint8_t* bytes, CodesShared<F>& shared) {
+  auto* const factors = reinterpret_cast<float*>(bytes);  // [query][units]
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q_of_warp = thread / 32;
   if (q_of_warp < tile.count) {
     float most = -INFINITY, total = 0;
@@ -440,7 +482,7 @@ __device__ __forceinline__ void join_units(const AttendPages& call, const PagedT
       const float by = factors[q * units + u];
       all = {__fmaf_rn(two.x, by, all.x), __fmaf_rn(two.y, by, all.y)};
     }
-    store_output(call, tile, q, element, all, shared.of_units[q]);
+    keep_output<F>(bytes, q, element, all, shared.of_units[q]);
   }
 }
 
@@ -452,25 +494,26 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
   let_successor_start();
   if (!call.overlap) wait_for_predecessor();
   const AttendPages& attend = call.attend;
-  const PagedTile tile = packed_tile(attend);
-  const CodesItems items(call, tile);
-  const CodesUnits units(items, device_units);
   const int unit = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
-  if (unit >= units.count) return;
   {
+    const PagedTile of = packed_tile(attend);
+    const CodesItems items(call, of);
+    const CodesUnits divided(items, device_units);
+    if (unit >= divided.count) return;
+    if (threadIdx.x == 0) shared.units = divided.count;
     uint8_t* const slots = bytes + warp * F::kWarpBytes;
-    const int first = unit * units.of_unit + warp;
+    const int first = unit * divided.of_unit + warp;
     CodesCopies<F> copies;
-    copies.begin(call, tile, items, first, min(items.count, (unit + 1) * units.of_unit));
+    copies.begin(call, of, items, first, min(items.count, (unit + 1) * divided.of_unit));
 #pragma unroll 1
     for (int i = 0; i < F::kSlots; ++i) copies.fetch(call, items, slots + i * F::kSlot);
     wait_for_predecessor();
-    load_queries<F>(attend, tile, shared);
+    load_queries<F>(attend, of, shared);
     __syncthreads();
     CodesSums<F> sums;
     sums.clear();
     attend_items<F>(call, items, copies, first, slots, shared, sums);
-    sums.put(tile.count, reinterpret_cast<float*>(slots));
+    sums.put( reinterpret_cast<float*>(slots));
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -478,10 +521,13 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
         shared.most[warp][2 * lane + i] = sums.most[i], shared.total[warp][2 * lane + i] = sums.total[i];
   }
   __syncthreads();
-  if (units.count == 1) {
+  const PagedTile tile = packed_tile(attend);  // once more: registers had other use
+  const int units = shared.units;
+  if (units == 1) {
     join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float, float total) {
-      store_output(attend, tile, q, element, all, total);
+      keep_output<F>(bytes, q, element, all, total);
     });
+    store_outputs<F>(call, tile, bytes);
     return;
   }
   join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float most, float total) {
@@ -492,9 +538,11 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
   __syncthreads();
   if (threadIdx.x == 0)
     shared.is_last = arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y,
-                                  static_cast<uint32_t>(units.count));
+                                  static_cast<uint32_t>(units));
   __syncthreads();
-  if (shared.is_last) join_units<F>(attend, tile, most_units, units.count, reinterpret_cast<float*>(bytes), shared);
+  if (!shared.is_last) return;
+  join_units<F>(attend, tile, most_units, units, bytes, shared);
+  store_outputs<F>(call, tile, bytes);
 }
 
 template <class F>
@@ -551,6 +599,10 @@ bool block::takes_codes(const AttendPacked& call, const Device& device) {
          takes_code_bits(packed.key_bits, packed.value_bits, a.kv.head_dim, device);
 }
 
+bool is_fast_packed(const AttendPacked& call) {
+  Device device{};
+  return current_device(&device) == cudaSuccess && takes_codes(call, device);
+}
 bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim) {
   Device device{};
   return current_device(&device) == cudaSuccess && takes_code_bits(key_bits, value_bits, head_dim, device);
