@@ -580,12 +580,17 @@ cudaError_t launch_code_bits(const AttendPacked& call, const Device& device) {
                      : launch_codes<CodesForm<kHead, 4, 4>>(call, device);
 }
 
+template <int kHead>
+constexpr int64_t shared_bytes_of(int key_bits) {
+  const int64_t bytes = key_bits == 8   ? CodesForm<kHead, 8, 8>::kBytes
+                        : key_bits == 2 ? CodesForm<kHead, 2, 2>::kBytes
+                                        : CodesForm<kHead, 4, 4>::kBytes;
+  static_assert(CodesForm<kHead, 4, 2>::kBytes <= CodesForm<kHead, 4, 4>::kBytes);
+  return bytes + int64_t{sizeof(CodesShared<CodesForm<kHead, 4, 4>>)};
+}
 bool takes_code_bits(int key_bits, int value_bits, int64_t head_dim, const Device& device) {
-  const int64_t bytes = key_bits == 8   ? CodesForm<128, 8, 8>::kBytes
-                        : key_bits == 2 ? CodesForm<128, 2, 2>::kBytes
-                                        : CodesForm<128, 4, 4>::kBytes;
   return key_bits != 3 && has_packed_form(key_bits, value_bits, head_dim) &&
-         bytes + int64_t{sizeof(CodesShared<CodesForm<128, 4, 4>>)} <= device.shared_bytes;
+         (head_dim == 64 ? shared_bytes_of<64>(key_bits) : shared_bytes_of<128>(key_bits)) <= device.shared_bytes;
 }
 
 }  // namespace
