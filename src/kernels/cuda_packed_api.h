@@ -79,12 +79,12 @@ bool is_fast_packed(const AttendPacked& call);
 /// Whether the current device has the fast kernel for such pages: not the CPU's bits (docs/numerics.md).
 bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim);
 /// Thread blocks of a tile at most, where so many run at once.
-constexpr int64_t fast_packed_units(int64_t at_once, int64_t kv_heads) {
+constexpr int64_t fast_packed_parts(int64_t at_once, int64_t kv_heads) {
   return at_once > kv_heads ? at_once / kv_heads : 1;
 }
 /// Floats of results of a tile of 8 queries at most.
 constexpr int64_t fast_packed_floats(int64_t processors, int64_t kv_heads, int64_t head_dim) {
-  return attend_results_floats(1, 8, fast_packed_units(2 * processors, kv_heads), kv_heads, head_dim);
+  return attend_results_floats(1, 8, fast_packed_parts(2 * processors, kv_heads), kv_heads, head_dim);
 }
 /// 4 or 8 for `queries` that belong together. `known`: that kernel takes the pages.
 constexpr int packed_tile_queries(int64_t queries, bool known) { return queries <= 4 || known ? 4 : 8; }

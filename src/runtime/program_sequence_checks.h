@@ -122,9 +122,9 @@ inline void expect_same_sequences(const CacheCase& c, int steps, uint64_t seed) 
   for (const auto& pool : pools) EXPECT_EQ(pool->pages_in_use(), 0);
 }
 
-/// Without `exact`: the logits behind a text are the same bits however it was cut into calls and whatever sequences were
-/// beside it. From those of the CPU's order of sums they are a quarter as far, at the most, as these are from f16 pages: behind one
-/// layer some codes of the next one's keys and values are their neighbours.
+/// Without `exact`: the logits behind a text are the same bits however it was cut into calls and whatever sequences
+/// were beside it. From those of the CPU's order of sums they are a quarter as far, at the most, as these are from f16
+/// pages: behind one layer some codes of the next one's keys and values are their neighbours.
 inline void expect_same_in_parts(const char* kv, int64_t head_dim, int64_t positions) {
   RandomModelSpec spec;
   spec.max_positions = positions + 64;

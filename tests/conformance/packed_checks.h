@@ -171,7 +171,7 @@ std::vector<double> score_terms(const PackedAttentionCase& c, const std::vector<
   return all;
 }
 
-/// What the kernel without the CPU's bits is called with.
+/// Arguments of the kernel without the CPU's bits.
 struct FastBatch {
   std::vector<cuda::BatchSequence> batch;
   std::vector<uint64_t> (&tables)[3];
@@ -179,7 +179,7 @@ struct FastBatch {
   cuda::PackedKv kv;
   int64_t last = 0;  // positions of the longest context
 
-  /// Tiles of so many queries, of sequences that are these ones or each row by itself; room for so many tiles at a time.
+  /// Tiles of so many queries, of these sequences or each row by itself; room for so many tiles at a time.
   std::vector<float> attend(const PackedAttentionCase& c, int queries, bool by_rows, int64_t tiles_at_once) const {
     const int64_t group = c.heads / c.kv_heads, most_pages = kv.pages.stride;
     std::vector<cuda::BatchSequence> cut;
@@ -212,8 +212,9 @@ struct FastBatch {
     const OnDevice<float> room(std::vector<float>(size_t(floats), NAN));
     const OnDevice<uint32_t> arrived(std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
     const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
-    call.attend = {qd.data(),    out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries, call.kv.pages,
-                   c.heads,      kPackedScale, c.window, nullptr, spans, nullptr, false};
+    call.attend = {qd.data(), out.data(),    batch_d.data(), tiles_d.data(), int64_t(tiles.size()),
+                   queries,   call.kv.pages, c.heads,        kPackedScale,   c.window,
+                   nullptr,   spans,         nullptr,        false};
     call.arrived = const_cast<uint32_t*>(arrived.data());
     call.room = const_cast<float*>(room.data());
     call.room_floats = floats;
@@ -223,7 +224,7 @@ struct FastBatch {
   }
 };
 
-/// The same bits however rows are cut and tiles are formed; within docs/numerics.md's bound of the CPU's.
+/// Equal bits however rows are cut and tiles are formed; within docs/numerics.md's bound of the CPU's.
 void check_fast_attention(const PackedAttentionCase& c, const FastBatch& batch, const std::vector<float>& wanted,
                           const std::vector<double>& terms) {
   const std::vector<float> got = batch.attend(c, 8, false, 64);
@@ -299,14 +300,14 @@ void check_packed_attention(const PackedAttentionCase& c) {
   for (const int way : {0, 1, 2, 3}) {
     const int64_t turns = std::min<int64_t>(2, int64_t(tiles.size()));
     OnDevice<float> out(std::vector<float>(q.size(), NAN));
-    ASSERT_TRUE(
-        cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries,
-                              pages, c.heads, kPackedScale, c.window, way % 3 == 0 ? nullptr : results.data(), spans, nullptr},
-                             kv,
-                             0,
-                             way == 2 ? arrived.data() : nullptr,
-                             way == 3 ? results.data() : nullptr,
-                             floats / turns}));
+    ASSERT_TRUE(cuda::attend_packed(
+        {{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries, pages, c.heads,
+          kPackedScale, c.window, way % 3 == 0 ? nullptr : results.data(), spans, nullptr},
+         kv,
+         0,
+         way == 2 ? arrived.data() : nullptr,
+         way == 3 ? results.data() : nullptr,
+         floats / turns}));
     expect_same(out.back(), wanted,
                 "heads of " + std::to_string(d) + ", " + std::to_string(group) + " to a group, " +
                     kv_format_name(c.format) + " " + kv_demote_name(c.format) + ", window " + std::to_string(c.window) +

@@ -1,8 +1,8 @@
 #pragma once
-// What a warp of attention_codes.cu reads: its items, one after the other, and their way to shared memory.
+// Items that a warp of attention_codes.cu reads, one after the other, and their way to shared memory.
 //
 // An item is a packed page, or a quarter of a page that is still f16: about as many bytes. The items of a sequence, and
-// how they are divided among thread blocks and warps, depend on the row's block of 64 positions and on the device alone.
+// how they are divided among thread blocks and warps, depend on the row's block of 64 positions and on the device.
 
 #include "kernels/cuda/block/attention_packed.cuh"
 #include "kernels/cuda/block/attention_tensor.cuh"
@@ -25,8 +25,9 @@ struct CodesForm {
   static constexpr int kValueCodes = kBlocks * kBlockCodes, kValueSide = kBlocks * kBlockSide;
   static constexpr int kF16 = 2 * kQuarter * kHead;  // bytes of a quarter's keys, and of its values
   /// Keys or values of an item. Two are on their way while one is read.
-  static constexpr int kSlots = 3, kLongest = kKeyCodes + kKeySide > kValueCodes + kValueSide ? kKeyCodes + kKeySide
-                                                                                             : kValueCodes + kValueSide;
+  static constexpr int kSlots = 3, kLongest = kKeyCodes + kKeySide > kValueCodes + kValueSide
+                                                  ? kKeyCodes + kKeySide
+                                                  : kValueCodes + kValueSide;
   static constexpr int kSlot = ((kLongest > kF16 ? kLongest : kF16) + 127) / 128 * 128;
   static constexpr int kWarpBytes = kSlots * kSlot, kBytes = kCodesWarps * kWarpBytes;
   static constexpr int kBlocksOfProcessor = 2 * kBytes <= (224 << 10) ? 2 : 1;
@@ -37,14 +38,15 @@ struct CodesForm {
 
 /// The items of a tile, whose queries are all in one block of 64 positions, and what they see.
 struct CodesItems {
-  int first, last;            // positions that some query sees
-  int all_first, all_last;    // that all do
+  int first, last;               // positions that some query sees
+  int all_first, all_last;       // that all do
   int packed_begin, packed_end;  // pages
   int front, packed, count;      // items before packed ones, packed, all
 
   __device__ __forceinline__ CodesItems(const AttendPacked& call, const PagedTile& tile) {
     const int64_t window = call.attend.window;
-    const int block = tile.position(0) / kTensorPage, first_page = first_seen(block * kTensorPage, window) / kTensorPage;
+    const int block = tile.position(0) / kTensorPage,
+              first_page = first_seen(block * kTensorPage, window) / kTensorPage;
     all_last = tile.position(0), last = tile.position(tile.count - 1);
     first = first_seen(all_last, window), all_first = first_seen(last, window);
     packed_begin = max(1, first_page);
@@ -66,14 +68,14 @@ struct CodesItems {
   }
 };
 
-/// How a tile's items are divided: unit u, a thread block's, has those from u * of_unit on.
-struct CodesUnits {
-  int of_unit, count;
+/// How a tile's items are divided: part u, a thread block's, has those from u * of_part on.
+struct CodesParts {
+  int of_part, count;
 
-  __device__ __forceinline__ CodesUnits(const CodesItems& items, int most_units) {
-    const int most = most_units * kCodesWarps;
-    of_unit = (items.count + most - 1) / most * kCodesWarps;
-    count = (items.count + of_unit - 1) / of_unit;
+  __device__ __forceinline__ CodesParts(const CodesItems& items, int most_parts) {
+    const int most = most_parts * kCodesWarps;
+    of_part = (items.count + most - 1) / most * kCodesWarps;
+    count = (items.count + of_part - 1) / of_part;
   }
 };
 

@@ -92,7 +92,7 @@ bool takes_packed_spans(const AttendPacked& call, const Device& device);
 bool joins_packed_spans(const AttendPacked& call, const Device& device);
 cudaError_t attend_packed_spans(const AttendPacked& call, const Device& device);
 
-/// The same pages and heads, rows that decode, on f16 tensor cores (attention_codes.cu): not the CPU's bits.
+/// Such pages and heads by products of f16 (attention_codes.cu): not the CPU's bits.
 bool takes_codes(const AttendPacked& call, const Device& device);
 cudaError_t attend_codes(const AttendPacked& call, const Device& device);
 

@@ -19,7 +19,7 @@ __device__ __forceinline__ unsigned piece_offset(unsigned line, unsigned piece, 
 /// Lanes as numbers that are not negative: what is masked of them needs no correction.
 __device__ __forceinline__ unsigned lane_of_warp() { return threadIdx.x % 32u; }
 
-/// Matrices of kBits and `kColumns` columns; value is code * 2^-unit(n) in columns n, but in the second pair of a
+/// Matrices of kBits and `kColumns` columns; value is code * 2^-exponent(n) in columns n, but in the second pair of a
 /// step's rows 16 times as much where kUneven.
 template <int kBits, int kColumns>
 struct CodeOperands {
@@ -27,7 +27,7 @@ struct CodeOperands {
   static constexpr bool kUneven = kBits == 2 && kColumns == 32;
   static_assert(kBits == 8 || kBits == 4 || kBits == 2);
 
-  static constexpr int unit(int n) { return kBits == 8 ? 24 : kBits == 4 ? 24 - n % 2 * 4 : 24 - 2 * n; }
+  static constexpr int exponent(int n) { return kBits == 8 ? 24 : kBits == 4 ? 24 - n % 2 * 4 : 24 - 2 * n; }
   /// The t of the lanes that read a line.
   __device__ __forceinline__ static unsigned reader(unsigned line) {
     if constexpr (kBits == 8) return line / 2 % 4;
