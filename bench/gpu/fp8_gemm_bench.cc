@@ -1,6 +1,6 @@
-// Times the product of FP8 codes in blocks for many rows on compute capability 9.0 against cuBLASLt's block-scaled one,
-// in one run: answers first, then CUDA graphs that rotate over at least 256 MiB of weights, median of samples. One JSON
-// object a line. Usage:
+// Times the product of FP8 codes in blocks on compute capability 9.0 against cuBLASLt's block-scaled one, in one run:
+// answers first, then CUDA graphs that rotate over at least 256 MiB of weights, median of samples. One JSON object a
+// line. Usage:
 //   lowbit_fp8_gemm_bench [choice | explore | rival] [M N K]...
 // explore: all tiles, and not only the one that is chosen; rival: cuBLASLt alone, for `lowbit bench fp8 --vs cublaslt`.
 // LOWBIT_CUBLASLT=path of libcublasLt.so; without it the rival is left out. Exit 1: a wrong answer; 2: no rival.
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "base/float.h"
 #include "base/rng.h"
@@ -98,17 +99,22 @@ struct Case {
   double error_of_bf16() const { return error_of<uint16_t>(bf16_to_f32); }
 
  private:
+  mutable std::vector<float> answer_;  // `wanted` on the host
+
   template <class T>
-  double error_of(const std::function<float(T)>& value) const {
-    std::vector<float> w(size_t(m * n));
-    std::vector<T> v(w.size());
-    must(cudaMemcpy(w.data(), wanted.at, w.size() * sizeof(float), cudaMemcpyDeviceToHost), "wanted");
-    must(cudaMemcpy(v.data(), got.at, v.size() * sizeof(T), cudaMemcpyDeviceToHost), "got");
+  double error_of(const auto& value) const {
+    const size_t count = size_t(m * n);
+    if (answer_.empty()) {
+      answer_.resize(count);
+      must(cudaMemcpy(answer_.data(), wanted.at, count * sizeof(float), cudaMemcpyDeviceToHost), "wanted");
+    }
+    const auto v = std::make_unique_for_overwrite<T[]>(count);
+    must(cudaMemcpy(v.get(), got.at, count * sizeof(T), cudaMemcpyDeviceToHost), "got");
     double error = 0, norm = 0;
-    for (size_t i = 0; i < w.size(); ++i) {
-      const double difference = double(value(v[i])) - w[i];
+    for (size_t i = 0; i < count; ++i) {
+      const double difference = double(value(v[i])) - answer_[i];
       error += difference * difference;
-      norm += double(w[i]) * w[i];
+      norm += double(answer_[i]) * answer_[i];
     }
     return std::sqrt(error / norm);
   }
@@ -144,8 +150,9 @@ bool time_ours(const Case& c, const std::string& name, bool by_column, const Lau
 bool time_cut(const Case& c, const fp8::Cut& cut, bool by_column) {
   Device device;
   must(current_device(&device), "device");
-  const std::string name =
-      "lowbit " + std::to_string(cut.p) + "x" + std::to_string(cut.q) + (by_column ? ", scales by column" : "");
+  std::string name = "lowbit " + std::to_string(cut.p) + "x" + std::to_string(cut.q);
+  if (cut.skinny) name += " K in " + std::to_string(cut.split) + ", " + std::to_string(cut.blocks) + " at once";
+  if (by_column) name += ", scales by column";
   return time_ours(c, name, by_column, [&](const DeviceGemm& g) {
     cudaError_t error = cudaSuccess;
     const bool taken = cut.skinny ? fp8::launch_skinny(g, {}, cut, device, stream, &error)
@@ -219,6 +226,28 @@ class CublasLt {
   cublasLtHandle_t handle_ = nullptr;
 };
 
+/// All that may be worth a try: for few rows of a as many thread blocks as fit in two rounds.
+std::vector<fp8::Cut> cuts_of(const Case& c, const Device& device) {
+  std::vector<fp8::Cut> cuts;
+  constexpr int64_t kFewRows = 128;
+  if (c.m > kFewRows)
+    for (const auto& [p, q] : {std::array{256, 128}, {192, 128}, {128, 128}, {128, 144}, {128, 192}, {128, 96}, {128, 64}})
+      cuts.push_back({.p = p, .q = q});
+  if (c.m > kFewRows) return cuts;
+  if (c.m > 16)
+    for (const int q : {64, 96, 128, 192}) cuts.push_back({.p = 128, .q = q});
+  int least = 8;
+  while (least < c.m && least < 128) least *= 2;
+  for (const int q : {least, least / 2})
+    for (int split = 1; q >= 8 && split <= 4; ++split)
+      for (int blocks = 1; blocks <= 3; ++blocks) {
+        const int64_t tiles = (c.n + 63) / 64 * ((c.m + q - 1) / q);
+        if (c.blocks >= 3 * split && tiles * split <= 3 * int64_t{device.processors})
+          cuts.push_back({.skinny = true, .q = q, .split = split, .blocks = blocks});
+      }
+  return cuts;
+}
+
 /// 0, or what main() answers.
 int time_shape(const Case& c, const std::string& what, const CublasLt& rival) {
   const Status made =
@@ -232,11 +261,10 @@ int time_shape(const Case& c, const std::string& what, const CublasLt& rival) {
   Device device;
   must(current_device(&device), "device");
   for (const bool by_column : {false, true}) {
-    if (what == "explore")
-      for (const auto& [p, q] : {std::array{256, 128}, {192, 128}, {128, 128}, {128, 192}})
-        right = time_cut(c, {.p = p, .q = q}, by_column) && right;
+    if (what == "explore" && by_column)
+      for (const fp8::Cut& cut : cuts_of(c, device)) time_cut(c, cut, by_column);  // not every cut has a kernel
     const fp8::Cut chosen = fp8::choose_cut(c.problem(0, by_column, Fp8Element::kBf16, nullptr), device);
-    if (what != "explore") right = time_cut(c, chosen, by_column) && right;
+    right = time_cut(c, chosen, by_column) && right;
   }
   return right ? 0 : 1;
 }
@@ -260,7 +288,7 @@ int main(int argc, char** argv) {
   if (shapes.empty())
     for (const auto& [n, k] :
          {std::array<int64_t, 2>{4096, 7168}, {7168, 2048}, {2112, 7168}, {24576, 1536}, {8192, 8192}})
-      for (const int64_t m : {512, 2048, 4096, 8192}) shapes.push_back({m, n, k});
+      for (const int64_t m : {1, 16, 64, 128, 512, 2048, 4096, 8192}) shapes.push_back({m, n, k});
   int worst = 0;
   for (const auto& [m, n, k] : shapes) worst = std::max(worst, time_shape(Case(m, n, k), what, rival));
   return worst;

@@ -144,7 +144,8 @@ struct ChoiceQuestion {
 ///   {"query", "choices", "gold"}                   asked as "QUERY\nAnswer: CHOICE"; with an empty query the choices
 ///                                                  are whole texts
 ///   {"context_options", "continuation", "gold"}    one continuation, several contexts (WinoGrande)
-///   {"context", "continuation"}                    exactly this continuation, spaces and all (LAMBADA)
+///   {"context", "continuation"}                    exactly this continuation, spaces and all
+///   {"text"}                                       its last word after all others (LAMBADA as published)
 ///   {"sentence_good", "sentence_bad"}              whole sentences (BLiMP)
 /// Errors: kNotFound, kIo, kCorrupt (by line).
 Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path);

@@ -33,7 +33,7 @@ Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& 
   LOWBIT_TRY_ASSIGN(const json object, parse_json_object(line, where));
   const auto query = json_string(object, "query"), continuation = json_string(object, "continuation"),
              context = json_string(object, "context"), good = json_string(object, "sentence_good"),
-             bad = json_string(object, "sentence_bad");
+             bad = json_string(object, "sentence_bad"), passage = json_string(object, "text");
   const auto choices = strings_of(object, "choices"), contexts = strings_of(object, "context_options");
   ChoiceQuestion question;
   if (query && query->empty() && choices) {
@@ -49,10 +49,16 @@ Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& 
   } else if (good && bad) {
     question.choices = {{"", *good}, {"", *bad}};
     return question;
+  } else if (passage) {
+    const size_t space = passage->rfind(' ');
+    if (space == 0 || space >= passage->size() - 1)
+      return fail(ErrorCode::kCorrupt, where, "a \"text\" without a last word", "words, and a space before the last");
+    question.choices = {{passage->substr(0, space), passage->substr(space)}};
+    return question;
   } else {
     return fail(ErrorCode::kCorrupt, where, "other keys",
                 "\"query\" and \"choices\", \"context_options\" and \"continuation\", \"context\" and "
-                "\"continuation\", or \"sentence_good\" and \"sentence_bad\"");
+                "\"continuation\", \"text\", or \"sentence_good\" and \"sentence_bad\"");
   }
   question.gold = json_int(object, "gold").value_or(-1);
   const auto count = static_cast<int64_t>(question.choices.size());

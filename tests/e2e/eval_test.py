@@ -40,7 +40,7 @@ class Eval(CliTest):
         self.assertEqual(both["accuracy"], 1)
 
     def test_exact_continuations(self):
-        """LAMBADA's form: right when every token is the likeliest, spaces and all."""
+        """Right when every token is the likeliest, spaces and all."""
         prompt = "the river runs past"
         ids = self.json("tokenize", self.hf, "-p", prompt)["ids"]
         following = self.json("run", self.hf, "-p", prompt, "-n", 3, "--temp", 0, "--ignore-eos", "--act", "f32")["tokens"]
@@ -54,6 +54,16 @@ class Eval(CliTest):
         first = max((self.json("logits", self.hf, "-p", prompt, "--act", "f32")["positions"][0]["top"]), key=lambda t: t["logit"])
         self.assertEqual(first["id"], following[0])
         self.refused("eval", self.hf, "--tasks", self.write("bad.jsonl", [{"context": "a", "continuation": ""}]))
+
+    def test_last_words(self):
+        """LAMBADA's form: the last word of a text, asked as a continuation with its space."""
+        texts = [f"the {WORDS[i % 6]} runs past {WORDS[(i + 1) % 6]}" for i in range(12)]
+        parts = [text.rsplit(" ", 1) for text in texts]
+        self.assertEqual(self.task(*({"text": text} for text in texts))["right"],
+                         self.task(*({"context": a, "continuation": " " + b} for a, b in parts))["right"])
+        for text in ("", "word", " word", "word "):
+            error = self.refused("eval", self.hf, "--tasks", self.write("bad.jsonl", [{"text": text}]))
+            self.assertIn("last word", error)
 
     def test_whole_sentences(self):
         """BLiMP's form, and the same with an empty query: the sentence alone is scored, nothing is put before it."""

@@ -40,12 +40,13 @@ Result<CudaFp8Weight> CudaFp8Weight::make(const std::string& name, const QTensor
 
 int64_t CudaFp8Weight::blocks() const { return ceil_div(k, kFp8Block); }
 int64_t CudaFp8Weight::row_bytes(int64_t k) { return round_up(k, int64_t{16}); }
+int64_t CudaFp8Weight::scale_stride(int64_t m) { return round_up(m, kFp8ScaleRowMultiple); }
 
 Status CudaFp8Weight::quantize(const float* x, int64_t m, uint8_t* to, float* to_scales, void* stream) const {
   Fp8Quant q;
   q.x = x, q.rows = m, q.columns = k, q.ldx = k;
   q.codes = to, q.ldcodes = row_bytes(k);
-  q.scales = to_scales, q.ldscales = blocks();
+  q.scales = to_scales, q.ldscales = scale_stride(m), q.scales_by_column = true;
   return cuda::quantize_fp8(q, stream);
 }
 
@@ -57,8 +58,8 @@ Status CudaFp8Weight::multiply(const uint8_t* x, const float* x_scales, const fl
                   x,
                   row_bytes(k),
                   x_scales,
-                  blocks(),
-                  false,
+                  scale_stride(m),
+                  true,
                   codes.as<uint8_t>(),
                   row_bytes(k),
                   scales.as<float>(),

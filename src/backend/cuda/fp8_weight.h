@@ -15,9 +15,11 @@ struct CudaFp8Weight {
   static Result<CudaFp8Weight> make(const std::string& name, const QTensor& w);
 
   int64_t blocks() const;  // of x: each has a scale
-  /// x [m, k] to codes, rows of row_bytes(), and scales [m, blocks()].
+  /// x [m, k] to codes, rows of row_bytes(), and scales [blocks(), scale_stride(m)]: by column, as the tiles for many
+  /// rows fetch them in one copy.
   Status quantize(const float* x, int64_t m, uint8_t* to, float* to_scales, void* stream) const;
   static int64_t row_bytes(int64_t k);
+  static int64_t scale_stride(int64_t m);
   /// y [m, n] of codes and scales as quantize() makes them; bias [n] or null.
   Status multiply(const uint8_t* x, const float* x_scales, const float* bias, int64_t m, float* y, void* stream) const;
   std::string kernel_name() const;

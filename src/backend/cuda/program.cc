@@ -36,6 +36,7 @@ const CudaWeight& reader_of(const Step& step) {
 
 /// Both read the same codes of the same rows.
 bool takes_same_codes(const CudaWeight& a, const CudaWeight& b) {
+  if (a.takes_fp8() && b.takes_fp8()) return true;
   return a.takes_codes() && b.takes_codes() && a.code_group() == b.code_group() && a.rounding == b.rounding;
 }
 
@@ -213,13 +214,14 @@ Result<const float*> CudaProgram::input(const Compiled& c, const StepInput& in, 
 Result<const float*> CudaProgram::operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
                                           int64_t row, int64_t m, CudaWorkspace& work) const {
   const bool seen = in.tap >= 0 && work.observer_;
-  if (!alike || !reader.takes_codes() || !reader.rounding.is_default() || in.hadamard > 0 || seen)
-    return input(c, in, reader.k, row, m, work);
+  const bool coded_here = reader.takes_fp8() || (reader.takes_codes() && reader.rounding.is_default());
+  if (!alike || !coded_here || in.hadamard > 0 || seen) return input(c, in, reader.k, row, m, work);
   if (row == 0) {
     LOWBIT_TRY_ASSIGN(const float* const x, coded(c, in, reader, m, work));
     if (x != nullptr) return x;
   }
-  if (in.norm == nullptr || !cuda::has_norm_codes(reader.k)) return input(c, in, reader.k, row, m, work);
+  if (in.norm == nullptr || reader.takes_fp8() || !cuda::has_norm_codes(reader.k))
+    return input(c, in, reader.k, row, m, work);
   LOWBIT_TRY(work.finish_rows());
   const auto* const x = work.normed_.as<float>();  // what the codes stand for; nobody reads it
   work.codes_of_ = {x, reader.code_group(), reader.rounding};

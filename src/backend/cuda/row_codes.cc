@@ -38,9 +38,11 @@ Result<const float*> CudaProgram::coded(const Compiled& c, const StepInput& in, 
   if (in.norm != nullptr) call.norm = c.norm.as<float>(), call.eps = in.norm->eps;
   call.m = m;
   call.k = reader.k;
-  call.group = reader.code_group();
+  call.e4m3 = reader.takes_fp8();
+  call.group = call.e4m3 ? kFp8Block : reader.code_group();
   call.codes = work.codes_.as<int8_t>();
-  call.ldq = round_up(reader.k, 64);
+  call.ldq = call.e4m3 ? CudaFp8Weight::row_bytes(reader.k) : round_up(reader.k, 64);
+  call.ldscales = CudaFp8Weight::scale_stride(m);
   call.scales = work.code_scales_.as<float>();
   call.stream = work.stream();
   // Rows of a tap are shown again later, as they are before their norm.
@@ -51,7 +53,8 @@ Result<const float*> CudaProgram::coded(const Compiled& c, const StepInput& in, 
   }
   work.deferred_ = {};
   const float* const x = in.norm != nullptr ? work.normed_.as<float>() : call.x;  // nobody reads it
-  work.codes_of_ = {x, reader.code_group(), reader.rounding};
+  work.codes_of_ = call.e4m3 ? CudaWorkspace::CodesOf{x, kFp8Block, {}, true}
+                             : CudaWorkspace::CodesOf{x, reader.code_group(), reader.rounding};
   LOWBIT_TRY(cuda::row_codes(call));
   return x;
 }

@@ -112,7 +112,7 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   LOWBIT_TRY(take(clipped_, rows_ * needs.clipped * kFloat));
   LOWBIT_TRY(take(own_, rows_ * needs.own * kFloat));
   LOWBIT_TRY(take(codes_, rows_ * needs.codes));
-  LOWBIT_TRY(take(code_scales_, rows_ * needs.code_scales * kFloat));
+  LOWBIT_TRY(take(code_scales_, CudaFp8Weight::scale_stride(rows_) * needs.code_scales * kFloat));
   LOWBIT_TRY(take(scratch_, needs.scratch));
   LOWBIT_TRY(take(arrived_, rows_ * needs.arrivals * int64_t{sizeof(uint32_t)}));
   LOWBIT_TRY(cuda::fill(arrived_, 0));

@@ -7,7 +7,7 @@
 
 namespace lowbit::cuda {
 
-/// Rows without a norm and without padding, whose groups of 32 fill them.
+/// Rows without a norm and without padding, whose groups of 32, of E4M3 128, fill them.
 cudaError_t launch_flat_codes(const RowCodes& call, bool overlap);
 
 }  // namespace lowbit::cuda

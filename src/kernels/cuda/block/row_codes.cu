@@ -62,7 +62,7 @@ __device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t* of_w
 }
 
 /// `threads` of a block take a row; kWarp: 32, and a block has kRowsOfABlock rows.
-template <RowStart kStart, bool kWarp, int kQuads>
+template <RowStart kStart, bool kWarp, int kQuads, bool kE4m3>
 __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     row_codes_all(const __grid_constant__ RowCodes call, int threads) {
   LOWBIT_DYNAMIC_SHARED(bytes);
@@ -100,35 +100,42 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[i].v[j] = __fmul_rn(__fmul_rn(v[i].v[j], by), norm[i].v[j]);
   }
-  const bool whole = call.group == 0;
+  constexpr int kGroup = kCodeGroup<kE4m3>;
+  const bool whole = !kE4m3 && call.group == 0;
   uint32_t most = 0;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i)
     if (whole && 4 * (i * threads + thread) < k) most = max(most, largest_of_quad(v[i]));
   Quantizer q{};
   if (whole) q = quantizer_of(largest_of_row<kWarp>(most, of_warps, threads));
-  const int groups = whole ? 1 : (k + kCodeGroup - 1) / kCodeGroup, ldq = static_cast<int>(call.ldq);
+  const int64_t row_step = kE4m3 ? 1 : (k + kGroup - 1) / kGroup, group_step = kE4m3 ? call.ldscales : 1;
+  const int ldq = static_cast<int>(call.ldq);
   auto* const codes = reinterpret_cast<uint32_t*>(call.codes + at * call.ldq);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     const int column = 4 * (i * threads + thread);
-    if (!whole) q = quantizer_of(largest_of_neighbours<kCodeGroup / 4>(column < k ? largest_of_quad(v[i]) : 0));
+    GroupCodes of{0, 0};
+    if (whole)
+      of.word = codes_of_quad(v[i], q.inverse);
+    else
+      of = group_codes<kE4m3>(v[i], column < k ? largest_of_quad(v[i]) : 0);
     if (column >= ldq) continue;
-    codes[column / 4] = column < k ? codes_of_quad(v[i], q.inverse) : 0;
-    if (!whole && column % kCodeGroup == 0 && column < k) call.scales[at * groups + column / kCodeGroup] = q.scale;
+    codes[column / 4] = column < k ? of.word : 0;
+    if (!whole && column % kGroup == 0 && column < k)
+      call.scales[at * row_step + column / kGroup * group_step] = of.scale;
   }
   if (whole && thread == 0) call.scales[at] = q.scale;
   for (int column = 4 * (kQuads * threads + thread); column < ldq; column += 4 * threads) codes[column / 4] = 0;
 }
 
-template <RowStart kStart>
+template <RowStart kStart, bool kE4m3>
 cudaError_t start_rows(const RowCodes& call, const Device& device) {
   const auto [threads, quads] = row_shape(call.k, 2 * call.m <= device.processors);
   const bool warp = threads == 32;
   const int64_t rows = warp ? kRowsOfABlock : 1, shared = 4 * (rows * call.k + (warp ? 0 : kRowWarps + 1));
-  auto* const kernel = warp         ? &row_codes_all<kStart, true, kRowQuads>
-                       : quads == 1 ? &row_codes_all<kStart, false, 1>
-                                    : &row_codes_all<kStart, false, kRowQuads>;
+  auto* const kernel = warp         ? &row_codes_all<kStart, true, kRowQuads, kE4m3>
+                       : quads == 1 ? &row_codes_all<kStart, false, 1, kE4m3>
+                                    : &row_codes_all<kStart, false, kRowQuads, kE4m3>;
   auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
   if (e != cudaSuccess) return e;
   return launch(kernel, dim3(static_cast<unsigned>((call.m + rows - 1) / rows)),
@@ -136,29 +143,32 @@ cudaError_t start_rows(const RowCodes& call, const Device& device) {
                 static_cast<cudaStream_t>(call.stream), device.bulk_copies, call, threads);
 }
 
+template <bool kE4m3>
 cudaError_t start_rows_of(const RowCodes& call, const Device& device) {
   switch (call.start) {
     case RowStart::kX:
-      return start_rows<RowStart::kX>(call, device);
+      return start_rows<RowStart::kX, kE4m3>(call, device);
     case RowStart::kSum:
-      return start_rows<RowStart::kSum>(call, device);
+      return start_rows<RowStart::kSum, kE4m3>(call, device);
     case RowStart::kSilu:
-      return start_rows<RowStart::kSilu>(call, device);
+      return start_rows<RowStart::kSilu, kE4m3>(call, device);
     case RowStart::kSquaredRelu:
-      return start_rows<RowStart::kSquaredRelu>(call, device);
+      return start_rows<RowStart::kSquaredRelu, kE4m3>(call, device);
   }
   return cudaErrorInvalidValue;
 }
 
+int group_of(const RowCodes& call) { return call.e4m3 ? kCodeGroup<true> : kCodeGroup<false>; }
+
 bool is_flat(const RowCodes& call) {
-  return call.norm == nullptr && call.group == kCodeGroup && call.k % kCodeGroup == 0 && call.ldq == call.k;
+  return call.norm == nullptr && call.group == group_of(call) && call.k % call.group == 0 && call.ldq == call.k;
 }
 
 }  // namespace
 
 bool takes_row_codes(const RowCodes& call) {
-  if (call.k <= 0 || call.k % 4 != 0 || call.ldq % 4 != 0 || (call.group != kCodeGroup && call.group != 0))
-    return false;
+  if (call.k <= 0 || call.k % 4 != 0 || call.ldq % 4 != 0) return false;
+  if (call.group != group_of(call) && (call.e4m3 || call.group != 0)) return false;
   return is_flat(call) || row_shape(call.k, false).threads > 0;
 }
 
@@ -166,7 +176,10 @@ Status row_codes(const RowCodes& call) {
   if (call.m == 0) return {};
   Device device{};
   auto e = current_device(&device);
-  if (e == cudaSuccess) e = is_flat(call) ? launch_flat_codes(call, device.bulk_copies) : start_rows_of(call, device);
+  if (e == cudaSuccess && is_flat(call))
+    e = launch_flat_codes(call, device.bulk_copies);
+  else if (e == cudaSuccess)
+    e = call.e4m3 ? start_rows_of<true>(call, device) : start_rows_of<false>(call, device);
   return check_cuda(e, "activations");
 }
 

@@ -3,11 +3,14 @@
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/fp8/parts.cuh"
 #include "kernels/cuda_codes_api.h"
 
 namespace lowbit::cuda::block {
 
-constexpr int kCodeGroup = 32;  // columns that share a scale: eight threads, four columns each
+/// Columns that share a scale: eight threads, four columns each, or a warp.
+template <bool kE4m3>
+constexpr int kCodeGroup = kE4m3 ? int{kFp8Block} : 32;
 
 struct Quad {
   float v[4];
@@ -54,6 +57,27 @@ __device__ __forceinline__ uint32_t codes_of_quad(const Quad& q, float inverse) 
 #pragma unroll
   for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(quantize_one(q.v[i], inverse)) & 0xffu) << (8 * i);
   return word;
+}
+
+/// Four codes and the scale of the group that neighbouring lanes share. `most`: of this lane's columns, 0 if none are
+/// there.
+struct GroupCodes {
+  uint32_t word;
+  float scale;
+};
+template <bool kE4m3>
+__device__ __forceinline__ GroupCodes group_codes(const Quad& v, uint32_t most) {
+  most = largest_of_neighbours<kCodeGroup<kE4m3> / 4>(most);
+  if constexpr (!kE4m3) {
+    const Quantizer q = quantizer_of(most);
+    return {codes_of_quad(v, q.inverse), q.scale};
+  } else {
+    const float scale = fp8_scale(__uint_as_float(most), false);
+    if (!fp8_has_codes(scale)) return {0, scale};
+    const fp8::Divisor by = fp8::divisor_of(scale);
+    const uint32_t low = fp8::codes_of(fp8::quotient(v.v[0], by), fp8::quotient(v.v[1], by));
+    return {low | fp8::codes_of(fp8::quotient(v.v[2], by), fp8::quotient(v.v[3], by)) << 16, scale};
+  }
 }
 
 }  // namespace lowbit::cuda::block

@@ -235,6 +235,8 @@ bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut,
       return launch_blocks<2, 32>(g, groups, cut, device, stream, error);
     case 64:
       return launch_blocks<2, 64>(g, groups, cut, device, stream, error);
+    case 128:
+      return cut.blocks == 1 && launch_tile<2, 128, 1>(g, groups, cut.split, device, stream, error);
     default:
       return false;
   }
