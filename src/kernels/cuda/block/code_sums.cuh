@@ -6,13 +6,16 @@
 
 namespace lowbit::cuda::block {
 
-constexpr int kWeightBits = 15;  // weights are 2^15 at most
+/// Weights are 2^11 for the score that they are relative to, and not above 2^15: a score that is larger by less stays
+/// relative to it.
+constexpr float kWeightBits = 11, kMostAbove = 4;
 /// 128 * 2^-24, twice. Least values are read as bytes from 0 to 255, 128 more than they are.
 constexpr uint32_t kBytes128 = 0x00800080u, kFlipSigns = 0x80808080u;
 
 __device__ __forceinline__ float exact_power(int e) { return __uint_as_float(static_cast<uint32_t>(127 + e) << 23); }
 constexpr float kOfByte = 16777216.0f;  // a byte by its subnormal number
 
+__device__ __forceinline__ float lane_value(float v, int lane) { return __shfl_sync(kAllLanes, v, lane, 32); }
 __device__ __forceinline__ float largest_of_rows(float v) {
   v = fmaxf(v, xor_lanes(v, 4));
   v = fmaxf(v, xor_lanes(v, 8));
@@ -66,7 +69,7 @@ __device__ __forceinline__ uint2 query_operand(const CodesShared<F>& shared, int
 
 /// The two factors of a matrix, behind its codes.
 __device__ __forceinline__ float2 supers_of(const uint8_t* side) { return *reinterpret_cast<const float2*>(side); }
-/// Adds products with least values: all of a product's sixteen rows are the same.
+/// Adds products with a lane's least values, to the rows of its g.
 __device__ __forceinline__ void add_leasts(float (&sums)[4], const uint8_t* leasts, uint32_t x, uint32_t y) {
   const BytePairs least = byte_pairs(load_word(leasts) ^ kFlipSigns);
   const uint32_t a[4] = {least.first, least.first, least.second, least.second};
@@ -87,7 +90,7 @@ __device__ __forceinline__ ScoreFactors multiply_codes(const CodesShared<F>& sha
   float leasts[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) leasts[c] = -shared.sums[2 * t + c % 2];
-#pragma unroll 2
+#pragma unroll 4
   for (unsigned s = 0; s < F::kSteps; ++s) {
     uint32_t a[F::Keys::kTiles][4];
     F::Keys::load(slot, s, a);
@@ -134,11 +137,12 @@ __device__ __forceinline__ ScoreFactors multiply_f16_keys(const CodesShared<F>& 
   return factors;
 }
 
-/// All that a warp has weighed so far, of queries 2 t and 2 t + 1: values of elements 16 n + 2 g, then 16 n + 2 g + 1,
-/// sums of least values, which all elements of a block share, largest scores, and sums of weights, 2^-17 times.
+/// All that a warp has weighed so far, of queries 2 t and 2 t + 1: values of elements 16 n + 2 g, then 16 n + 2 g + 1;
+/// sums of least values of block g, modulo the number of blocks, which all elements of a block share; the scores that
+/// weights are relative to; and sums of weights, 2^-17 times.
 template <class F>
 struct CodesSums {
-  float all[F::kTiles][4], least[F::kBlocks][2], most[2], total[2];
+  float all[F::kTiles][4], least[2], most[2], total[2];
   uint32_t weights[kPageSteps][2];  // as operands: query g, positions 16 step + 4 t and the three behind
   float newest[2];                  // total of the last item
   bool sees[2];                     // something of it
@@ -148,29 +152,26 @@ struct CodesSums {
     for (auto& tile : all)
 #pragma unroll
       for (float& v : tile) v = 0;
-#pragma unroll
-    for (auto& two : least) two[0] = two[1] = 0;
+    least[0] = least[1] = 0;
     most[0] = most[1] = -INFINITY;
     total[0] = total[1] = 0;
   }
-  /// All of it becomes relative to larger scores.
+  /// All of it becomes relative to larger scores, where they are much larger.
   __device__ __forceinline__ void rise(const float (&largest)[2]) {
     float next[2], by[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) next[i] = fmaxf(most[i], largest[i]);
+    for (int i = 0; i < 2; ++i) next[i] = largest[i] > __fadd_rn(most[i], kMostAbove) ? largest[i] : most[i];
     if (!__any_sync(kAllLanes, next[0] != most[0] || next[1] != most[1])) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       by[i] = power_of_two(__fsub_rn(most[i], shift_of(next[i])));
       most[i] = next[i];
-      total[i] = __fmul_rn(total[i], by[i]);
+      total[i] = __fmul_rn(total[i], by[i]), least[i] = __fmul_rn(least[i], by[i]);
     }
 #pragma unroll
     for (auto& tile : all)
 #pragma unroll
       for (int c = 0; c < 4; ++c) tile[c] = __fmul_rn(tile[c], by[c % 2]);
-#pragma unroll
-    for (auto& two : least) two[0] = __fmul_rn(two[0], by[0]), two[1] = __fmul_rn(two[1], by[1]);
   }
   /// Weights of positions from `first` to before `end`, as many as scores are or fewer.
   __device__ __forceinline__ void weigh(const CodesItems& items, const CodesShared<F>& shared, int first, int end,
@@ -207,8 +208,8 @@ struct CodesSums {
     rise(largest);
     float sums[4] = {};
     constexpr uint32_t kBytes[4] = {kBytes128, kBytes128, kBytes128, kBytes128};
-    const float base[2] = {__fadd_rn(__fsub_rn(factors.offset[0], shift_of(most[0])), float{kWeightBits}),
-                           __fadd_rn(__fsub_rn(factors.offset[1], shift_of(most[1])), float{kWeightBits})};
+    const float base[2] = {__fadd_rn(__fsub_rn(factors.offset[0], shift_of(most[0])), kWeightBits),
+                           __fadd_rn(__fsub_rn(factors.offset[1], shift_of(most[1])), kWeightBits)};
 #pragma unroll
     for (int n = 0; n < kPageSteps; ++n) {
       float e[4];
@@ -224,37 +225,40 @@ struct CodesSums {
   }
   __device__ __forceinline__ void add_codes(const uint8_t* slot) {
     const unsigned t = lane_of_warp() % 4;
+    const auto side_of = [slot](unsigned block) { return slot + F::kValueCodes + block * F::kBlockSide; };
+    const uint8_t* const own = side_of(lane_of_warp() / 4 % F::kBlocks);
+    float leasts[4] = {-newest[0], -newest[1], -newest[0], -newest[1]};
 #pragma unroll
-    for (int block = 0; block < F::kBlocks; ++block) {
-      const uint8_t* const side = slot + F::kValueCodes + block * F::kBlockSide;
-      float leasts[4] = {-newest[0], -newest[1], -newest[0], -newest[1]}, sums[F::kBlockTiles][4] = {};
+    for (unsigned s = 0; s < kPageSteps; ++s)
+      add_leasts(leasts, own + 8 + kTensorPage + 16 * s + 4 * t, weights[s][0], weights[s][1]);
+    const float by = __fmul_rn(supers_of(own).y, kOfByte);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (sees[i]) least[i] = __fmaf_rn(leasts[i], by, least[i]);
+#pragma unroll
+    for (unsigned block = 0; block < F::kBlocks; ++block) {
+      float sums[F::kBlockTiles][4] = {};
 #pragma unroll
       for (unsigned s = 0; s < kPageSteps; ++s) {
         uint32_t a[F::kBlockTiles][4];
         F::Values::load(slot + block * F::kBlockCodes, s, a);
-        const uint8_t* const scales = side + 8 + 16 * s + 4 * t;
-        const BytePairs scale = byte_pairs(load_word(scales));
+        const BytePairs scale = byte_pairs(load_word(side_of(block) + 8 + 16 * s + 4 * t));
         uint32_t second = weights[s][1];
         if constexpr (F::Values::kUneven) second = multiply_f16(second, 0x2c002c00u);  // a sixteenth
         const uint32_t x = multiply_f16(weights[s][0], scale.first), y = multiply_f16(second, scale.second);
 #pragma unroll
         for (int n = 0; n < F::kBlockTiles; ++n) mma_f16(sums[n], a[n], x, y);
-        add_leasts(leasts, scales + kTensorPage, weights[s][0], weights[s][1]);
       }
-      const float2 supers = supers_of(side);
+      const float super = __fmul_rn(supers_of(side_of(block)).x, kOfByte);
 #pragma unroll
       for (int n = 0; n < F::kBlockTiles; ++n) {
-        const float step = __fmul_rn(__fmul_rn(supers.x, kOfByte), exact_power(F::Values::exponent(n)));
+        const float step = __fmul_rn(super, exact_power(F::Values::exponent(n)));
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           float& sum = all[block * F::kBlockTiles + n][c];
           if (sees[c % 2]) sum = __fmaf_rn(sums[n][c], step, sum);  // where nothing is seen a step may be no number
         }
       }
-      const float by = __fmul_rn(supers.y, kOfByte);
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (sees[i]) least[block][i] = __fmaf_rn(leasts[i], by, least[block][i]);
     }
   }
   __device__ __forceinline__ void add_f16_values(const CodesItems& items, const CodesShared<F>& shared, int first,
@@ -309,14 +313,13 @@ struct CodesSums {
   __device__ __forceinline__ void put(float* to) const {
     const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (unsigned n = 0; n < F::kTiles; ++n) {
-        const float l = least[n / F::kBlockTiles][i];
+        const float l = lane_value(least[i], static_cast<int>(4 * (n / F::kBlockTiles) + t));
         *reinterpret_cast<float2*>(to + (2 * t + i) * F::kPitch + 16 * n + 2 * g) = {__fadd_rn(all[n][i], l),
                                                                                      __fadd_rn(all[n][2 + i], l)};
       }
-    }
   }
 };
 
