@@ -177,7 +177,7 @@ template <class F>
 __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
     attend_codes(const __grid_constant__ AttendPacked call, int device_parts, int most_parts) {
   LOWBIT_DYNAMIC_SHARED(bytes);
-  __shared__ CodesShared<F> shared;
+  auto& shared = *reinterpret_cast<CodesShared<F>*>(bytes + F::kBytes);
   let_successor_start();
   if (!call.overlap) wait_for_predecessor();
   const AttendPages& attend = call.attend;
@@ -248,8 +248,9 @@ cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
     a.tile_count = std::min(at_once, call.attend.tile_count - first);
     const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
                     static_cast<unsigned>(most));
-    const auto e = launch(kernel, grid, dim3(kCodesThreads), size_t{F::kBytes}, static_cast<cudaStream_t>(a.stream),
-                          device.bulk_copies, turn, static_cast<int>(of_device), static_cast<int>(most));
+    const auto e = launch(kernel, grid, dim3(kCodesThreads), F::kBytes + sizeof(CodesShared<F>),
+                          static_cast<cudaStream_t>(a.stream), device.bulk_copies, turn, static_cast<int>(of_device),
+                          static_cast<int>(most));
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;
