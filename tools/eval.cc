@@ -141,6 +141,17 @@ std::string text_file(const EvalArguments& arguments) {
   return arguments.text.empty() ? default_text_file() : arguments.text;
 }
 
+/// A text that nobody named is one of the test data, which few have.
+Status check_text(const EvalArguments& arguments) {
+  const auto reads_text = [](const std::string& task) { return is_text_task(task) || task == kContinuation; };
+  if (!arguments.long_context && std::ranges::none_of(arguments.tasks, reads_text)) return {};
+  std::error_code ignored;
+  if (!arguments.text.empty() || fs::exists(default_text_file(), ignored)) return {};
+  return tl::unexpected(
+      Error{ErrorCode::kNotFound, "--text", "no text, and no " + default_text_file(), "a text file",
+            "--text FILE, any that the models should know about; or LOWBIT_DATA names the folder of the test data"});
+}
+
 /// Every file is read before the model is loaded: a mistyped name should not cost minutes.
 Result<std::vector<std::vector<ChoiceQuestion>>> read_questions(const EvalArguments& arguments) {
   std::vector<std::vector<ChoiceQuestion>> questions(arguments.tasks.size());
@@ -198,6 +209,7 @@ void note_old_name(Console& console, const EvalArguments& arguments) {
 /// The model beside itself with an f16 cache.
 Status long_action(Console& console, const EvalArguments& arguments, const Compute& compute) {
   note_old_name(console, arguments);
+  if (auto status = check_text(arguments); !status) return status;
   auto model = open_model(console, arguments.model, compute, arguments.model_options);
   if (!model) return tl::unexpected(model.error());
   ModelOptions exact = arguments.model_options;
@@ -247,6 +259,7 @@ Status report(Console& console, const EvalArguments& arguments, const ModelInfo&
 
 Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
   note_old_name(console, arguments);
+  if (auto status = check_text(arguments); !status) return status;
   auto questions = read_questions(arguments);
   if (!questions) return tl::unexpected(questions.error());
   auto model = open_model(console, arguments.model, compute, arguments.model_options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -39,9 +40,9 @@ Result<HessianUse> hessian_use(const QuantizeSpec& spec, const InputHessian* hes
 
 Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const LayerInput& input,
                                HessianUse use, ThreadPool& pool, LayerFit& fit) {
-  std::vector<float> w(static_cast<size_t>(source.n * source.k));
+  const auto w = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(source.n * source.k));
   pool.parallel_for(source.n, 16, [&](int64_t begin, int64_t end, int) {
-    dequantize_rows(source, begin, end - begin, w.data() + begin * source.k);
+    dequantize_rows(source, begin, end - begin, w.get() + begin * source.k);
   });
   FeedbackOptions feedback;
   if (use == HessianUse::kFeedback) feedback.refine_rounds = 0;
@@ -49,8 +50,8 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
   FeedbackReport report;
   const FeedbackInput* const factored = trellis_of(options.format) == nullptr ? input.factored : input.in_order;
   auto values = factored != nullptr
-                    ? fit_with_feedback(w.data(), source.n, source.k, options, *factored, feedback, pool, &report)
-                    : fit_with_feedback(w.data(), source.n, source.k, options, *input.hessian, feedback, pool, &report);
+                    ? fit_with_feedback(w.get(), source.n, source.k, options, *factored, feedback, pool, &report)
+                    : fit_with_feedback(w.get(), source.n, source.k, options, *input.hessian, feedback, pool, &report);
   if (!values) return tl::unexpected<Error>(std::move(values.error()));
   fit = {report.weights.rel_error, report.output_error};
   return pack(*values);

@@ -4,32 +4,35 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "quantize/vector_loops.h"
+#include "base/threads.h"
 
 namespace lowbit {
 
-/// A matrix [k, k] cut into strips of kStripWidth columns, each contiguous by rows: kStripWidth rows of a strip are 16
-/// KiB and stay in the first-level cache while one vector after another is multiplied by them. The last strip is filled
+inline constexpr int64_t kStripWidth = 64;
+
+/// A matrix [k, k] cut into strips of kStripWidth columns, each contiguous by rows: some rows of two
+/// strips stay in the first-level cache while one vector after another is multiplied by them. The last strip is filled
 /// up with zeros.
 class ColumnStrips {
  public:
-  explicit ColumnStrips(int64_t k)
-      : k_(k), strips_((k + kStripWidth - 1) / kStripWidth), data_(static_cast<size_t>(strips_ * kStripWidth * k)) {}
+  /// Zeros, which the pool's threads write where there is one: the system gives memory when it is written.
+  explicit ColumnStrips(int64_t k, ThreadPool* pool = nullptr);
 
   int64_t k() const { return k_; }
   int64_t strips() const { return strips_; }
   int64_t padded() const { return strips_ * kStripWidth; }  // columns with the filling
-  float* row(int64_t strip, int64_t i) { return data_.data() + (strip * k_ + i) * kStripWidth; }
-  const float* row(int64_t strip, int64_t i) const { return data_.data() + (strip * k_ + i) * kStripWidth; }
+  float* row(int64_t strip, int64_t i) { return data_.get() + (strip * k_ + i) * kStripWidth; }
+  const float* row(int64_t strip, int64_t i) const { return data_.get() + (strip * k_ + i) * kStripWidth; }
   float& at(int64_t i, int64_t j) { return row(j / kStripWidth, i)[j % kStripWidth]; }
   float at(int64_t i, int64_t j) const { return row(j / kStripWidth, i)[j % kStripWidth]; }
 
  private:
   int64_t k_, strips_;
-  std::vector<float> data_;
+  std::unique_ptr<float[]> data_;
 };
 
 /// A vector without its zeros: a[t] at index[t], ascending.
@@ -47,8 +50,11 @@ struct SparseVector {
   }
 };
 
+/// y[0..kStripWidth) += a * row[0..kStripWidth), by fused multiply-adds.
+void add_scaled_row(float a, const float* row, float* y);
+
 /// y[r] [m.padded()] += v[r] m for strips [first, last), without strip `skipped`. Every element of y sums in ascending
-/// order of the vector's indices, each product rounded on its own, whatever the other vectors are.
+/// order of the vector's indices by fused multiply-adds, whatever the other vectors are.
 void add_products(const ColumnStrips& m, std::span<const SparseVector> v, int64_t first, int64_t last, int64_t skipped,
                   std::span<float* const> y);
 

@@ -2,13 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/rng.h"
 
 namespace lowbit {
 namespace {
 
 TEST(ColumnStrips, ProductsEqualThePlainLoopsBits) {
-  for (const int64_t k : {int64_t{1}, int64_t{63}, int64_t{64}, int64_t{65}, int64_t{200}}) {
+  for (const int64_t k : {int64_t{1}, int64_t{63}, int64_t{64}, int64_t{65}, int64_t{200}, int64_t{400}}) {
     Rng rng(7, static_cast<uint64_t>(k));
     ColumnStrips m(k);
     std::vector<float> plain(static_cast<size_t>(k * k));
@@ -29,7 +31,8 @@ TEST(ColumnStrips, ProductsEqualThePlainLoopsBits) {
       for (int64_t j = 0; j < k; ++j) {
         if (j / kStripWidth == skipped) continue;
         for (size_t t = 0; t < v[r].a.size(); ++t)
-          wanted[r][static_cast<size_t>(j)] += v[r].a[t] * plain[static_cast<size_t>(v[r].index[t] * k + j)];
+          wanted[r][static_cast<size_t>(j)] =
+              std::fma(v[r].a[t], plain[static_cast<size_t>(v[r].index[t] * k + j)], wanted[r][static_cast<size_t>(j)]);
       }
     EXPECT_EQ(y, wanted) << k;
   }

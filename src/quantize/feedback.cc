@@ -1,15 +1,16 @@
 #include "quantize/feedback.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "base/try.h"
-#include "quantize/cholesky.h"
 #include "quantize/feedback_factor.h"
 #include "quantize/fit_plan.h"
+#include "quantize/parallel.h"
 #include "quantize/refine.h"
 #include "quantize/tensor_fit.h"
 #include "quantize/trellis_feedback.h"
@@ -18,7 +19,20 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kRowsPerPass = 8;  // rows that share each pass over H
+constexpr int64_t kElementsAtOnce = int64_t{1} << 16;
+
+/// call(first, count) for rows that share each pass over H: as many as leave every thread several passes and fit into
+/// its share of memory. The rows' bits do not depend on it.
+template <class Call>
+void for_passes(int64_t n, int64_t bytes_of_row, ThreadPool& pool, const Call& call) {
+  constexpr int64_t kFewest = 8, kPassesOfAThread = 4, kMostBytes = int64_t{32} << 20;
+  int64_t rows = 32;
+  while (rows > kFewest && (n < rows * kPassesOfAThread * pool.size() || rows * bytes_of_row > kMostBytes)) rows /= 2;
+  pool.parallel_for((n + rows - 1) / rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * rows; first < std::min(n, end * rows); first += rows)
+      call(first, std::min(rows, n - first));
+  });
+}
 
 /// Chooses all codes of some rows in the factor's order, each target moved by the errors before it. Errors reach the
 /// columns of their own strip at once and those after it together.
@@ -38,8 +52,7 @@ void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& 
         if (error == 0) continue;
         errors[r].push(error, i);
         // The row has zeros up to column i, so codes already chosen see no change.
-        add_scaled_rows(&errors[r].a.back(), &errors[r].index.back(), 1, carry.row(strip, 0),
-                        targets[r] + strip * kStripWidth);
+        add_scaled_row(error, carry.row(strip, i), targets[r] + strip * kStripWidth);
       }
     }
     add_products(carry, errors, strip + 1, carry.strips(), -1, targets);
@@ -48,7 +61,7 @@ void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& 
 
 /// H with `damping` on its diagonal.
 ColumnStrips damped(const InputHessian& hessian, float damping, ThreadPool* pool) {
-  ColumnStrips h(hessian.k);
+  ColumnStrips h(hessian.k, pool);
   parallel_for(pool, hessian.k, kStripWidth, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
       for (int64_t j = 0; j < hessian.k; ++j)
@@ -114,36 +127,37 @@ struct Job {
   }
 };
 
+using Matrix = std::unique_ptr<float[]>;
+
 /// w + strength * added.
-std::vector<float> moved(const float* w, const std::vector<float>& added, float strength) {
-  std::vector<float> target(added.size());
-  for (size_t i = 0; i < target.size(); ++i) target[i] = w[i] + strength * added[i];
+Matrix moved(const float* w, const std::vector<float>& added, float strength, ThreadPool& pool) {
+  auto target = std::make_unique_for_overwrite<float[]>(added.size());
+  pool.parallel_for(static_cast<int64_t>(added.size()), kElementsAtOnce, [&](int64_t begin, int64_t end, int) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) target[i] = w[i] + strength * added[i];
+  });
   return target;
 }
 
 /// w + strength * w shift.
-std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength,
-                           ThreadPool& pool) {
-  std::vector<float> target(static_cast<size_t>(n * k));
-  pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
-      const auto count = static_cast<size_t>(std::min(kRowsPerPass, n - first));
-      std::vector<SparseVector> rows(count);
-      std::vector<std::vector<float>> added(count, std::vector<float>(static_cast<size_t>(shift.padded())));
-      std::vector<float*> to;
-      for (size_t r = 0; r < count; ++r) {
-        const float* const row = w + (first + static_cast<int64_t>(r)) * k;
-        for (int64_t i = 0; i < k; ++i)
-          if (row[i] != 0) rows[r].push(row[i], i);
-        to.push_back(added[r].data());
-      }
-      add_products(shift, rows, 0, shift.strips(), -1, to);
-      for (size_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) {
-          const int64_t at = (first + static_cast<int64_t>(r)) * k + i;
-          target[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
-        }
+Matrix shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength, ThreadPool& pool) {
+  auto target = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(n * k));
+  for_passes(n, k * int64_t(sizeof(float)), pool, [&](int64_t first, int64_t passed) {
+    const auto count = static_cast<size_t>(passed);
+    std::vector<SparseVector> rows(count);
+    std::vector<std::vector<float>> added(count, std::vector<float>(static_cast<size_t>(shift.padded())));
+    std::vector<float*> to;
+    for (size_t r = 0; r < count; ++r) {
+      const float* const row = w + (first + static_cast<int64_t>(r)) * k;
+      for (int64_t i = 0; i < k; ++i)
+        if (row[i] != 0) rows[r].push(row[i], i);
+      to.push_back(added[r].data());
     }
+    add_products(shift, rows, 0, shift.strips(), -1, to);
+    for (size_t r = 0; r < count; ++r)
+      for (int64_t i = 0; i < k; ++i) {
+        const int64_t at = (first + static_cast<int64_t>(r)) * k + i;
+        target[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
+      }
   });
   return target;
 }
@@ -164,14 +178,14 @@ FeedbackReport summarize(const std::vector<RowLoss>& rows, const ScaleArrays& ar
   return report;
 }
 
-/// Scales as fit() chooses them; and codes, where those are chosen together with them.
+/// Scales as fit() chooses them; and codes, where those are chosen together with them and are not to be chosen again.
 struct Start {
   ScaleArrays arrays;
   std::vector<uint8_t> codes;
 };
-Result<Start> fit_start(const FitPlan& plan, const float* w, ThreadPool& pool) {
+Result<Start> fit_start(const FitPlan& plan, const float* w, bool chooses_again, ThreadPool& pool) {
   if (plan.trellis != nullptr) {
-    LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, pool));
+    LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, chooses_again, pool));
     return Start{std::move(fits.arrays), std::move(fits.codes)};
   }
   LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
@@ -224,12 +238,12 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   const auto& [shared, factor, damping, h] = input.parts();
   const InputHessian& hessian = *shared;
   LOWBIT_TRY(check_shape(hessian, n, k));
-  std::vector<float> target;
+  Matrix target;
   if (feedback.shift != 0 && !factor.added.empty())
-    target = moved(w, factor.added, feedback.shift);
+    target = moved(w, factor.added, feedback.shift, pool);
   else if (feedback.shift != 0 && factor.shift.k() > 0)
     target = shifted(w, n, k, factor.shift, feedback.shift, pool);
-  if (!target.empty()) w = target.data();
+  if (target) w = target.get();
   const std::vector<float> importance = hessian.diagonal();
   const RowReader reader = [w, k](int64_t first, int64_t count, float* out) -> Status {
     std::copy_n(w + first * k, count * k, out);
@@ -239,7 +253,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   if (plan.trellis != nullptr && !std::ranges::is_sorted(factor.order))
     return fail(ErrorCode::kInvalidArgument, "Hessian", "columns in the order of their inputs' size",
                 "their own order for a trellis", "FeedbackOptions::act_order = false");
-  LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, pool));
+  LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, factor.ok, pool));
   ScaleArrays& arrays = start.arrays;
   std::vector<uint8_t>& codes = start.codes;
 
@@ -248,17 +262,16 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
     for (const int64_t offset : {kStripWidth / 2, int64_t{0}}) job.trellis_sweeps.push_back(trellis_blocks(h, offset));
   std::vector<RowLoss> losses(static_cast<size_t>(n));
   const std::vector<int64_t> scale_row_of = scale_row_index(plan);
-  pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
-      std::vector<RowCodes> rows;
-      for (int64_t r = first; r < std::min(n, first + kRowsPerPass); ++r) {
-        const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
-        rows.emplace_back(plan, w + r * k, at);
-        for (int64_t c = 0; plan.trellis != nullptr && c < k; ++c)
-          rows.back().set(c, codes[static_cast<size_t>(r * k + c)]);
-      }
-      job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
+  const int64_t bytes_of_row = plan.scale_cols() * h.padded() * int64_t(sizeof(float));  // RowRefiner's largest part
+  for_passes(n, bytes_of_row, pool, [&](int64_t first, int64_t count) {
+    std::vector<RowCodes> rows;
+    for (int64_t r = first; r < first + count; ++r) {
+      const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
+      rows.emplace_back(plan, w + r * k, at);
+      for (int64_t c = 0; plan.trellis != nullptr && c < k; ++c)
+        rows.back().set(c, codes[static_cast<size_t>(r * k + c)]);
     }
+    job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
   });
   if (report) *report = summarize(losses, arrays, factor);
   return assemble(plan, n, arrays, std::move(codes));

@@ -40,16 +40,15 @@ struct FeedbackOptions {
   float shift = 0;
 };
 
-/// Inputs of more columns are factored in tiles, which threads share: one of 6,912 takes a thread longer than all fits
-/// of its layers.
+/// Inputs of more columns are factored one after the other by all threads: one of 6,912 takes a thread longer than all
+/// fits of its layers.
 inline constexpr int64_t kMostColumnsOfAThread = 2048;
 
 /// An input of one or more layers, factored once for all of their fits. Immutable; copies share it.
 class FeedbackInput {
  public:
-  /// `options`: damping and act_order are used. `pool`: for inputs above kMostColumnsOfAThread and for what a mismatch
-  /// adds; null: the caller's thread alone does it. Errors: kInvalidArgument (NaN, infinity or a negative diagonal in
-  /// H), kOutOfMemory.
+  /// `options`: damping and act_order are used. `pool`: null: the caller's thread alone does it. Errors:
+  /// kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
   static Result<FeedbackInput> make(std::shared_ptr<const InputHessian> hessian, const FeedbackOptions& options,
                                     ThreadPool* pool = nullptr);
 

@@ -1,12 +1,15 @@
 #include "quantize/feedback_factor.h"
 
-#include <Eigen/Cholesky>
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <string>
 
+#include "base/checked.h"
 #include "quantize/cholesky.h"
+#include "quantize/parallel.h"
+#include "quantize/tile_products.h"
 #include "quantize/vector_loops.h"
 
 namespace lowbit {
@@ -14,12 +17,19 @@ namespace {
 
 constexpr double kMostDamping = 1.0;
 
-Status check_hessian(const InputHessian& m) {
+Status check_hessian(const InputHessian& m, ThreadPool* pool) {
   const auto k = static_cast<size_t>(m.k);
   if (m.h.size() != k * k)
     return fail(ErrorCode::kShapeMismatch, "Hessian", std::to_string(m.h.size()) + " numbers",
                 std::to_string(k) + " x " + std::to_string(k));
-  for (size_t i = 0; i < k * k; ++i)
+  std::atomic<bool> good = true;
+  parallel_for(pool, m.k, kStripWidth, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* const row = m.h.data() + i * m.k;
+      if (!std::all_of(row, row + m.k, [](float h) { return std::isfinite(h); }) || row[i] < 0) good = false;
+    }
+  });
+  for (size_t i = 0; !good && i < k * k; ++i)
     if (!std::isfinite(m.h[i]) || (i % (k + 1) == 0 && m.h[i] < 0))
       return fail(ErrorCode::kInvalidArgument, "Hessian",
                   std::to_string(m.h[i]) + " for inputs " + std::to_string(i / k) + " and " + std::to_string(i % k),
@@ -35,34 +45,31 @@ std::vector<int64_t> column_order(const InputHessian& m, bool act_order) {
   return order;
 }
 
-bool factor_in_place(Eigen::MatrixXd& h, ThreadPool* pool) {
-  if (h.rows() > kMostColumnsOfAThread) return cholesky_in_tiles(h, pool);
-  const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> in_place(h);
-  return in_place.info() == Eigen::Success;
-}
-
 /// d H^-1 of rows d [n, k] from H's lower factor, number by number to set(row, column, value); row and column i of the
 /// factor are column(i) of H.
 template <class Column, class Set>
 void solve_rows(const std::vector<float>& rows, const Eigen::MatrixXd& factor, const Column& column, ThreadPool* pool,
                 const Set& set) {
-  constexpr int64_t kAtOnce =
-      64;  // right sides; the same for any number of threads, since Eigen's sums may depend on it
-  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, parts = (n + kAtOnce - 1) / kAtOnce;
-  const auto lower = factor.triangularView<Eigen::Lower>();
+  constexpr int64_t kMostAtOnce = 8;  // of kSides rows: the factor is read once for them
+  const int64_t k = factor.rows(), n = static_cast<int64_t>(rows.size()) / k, groups = ceil_div(n, kSides);
+  const int64_t at_once = std::clamp<int64_t>(ceil_div(groups, pool == nullptr ? 1 : pool->size()), 1, kMostAtOnce);
   const auto solve = [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kAtOnce; first < std::min(n, end * kAtOnce); first += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, n - first);
-      Eigen::MatrixXd d(k, count);
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) d(i, r) = rows[static_cast<size_t>((first + r) * k + column(i))];
-      lower.solveInPlace(d);
-      lower.transpose().solveInPlace(d);
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) set(first + r, column(i), static_cast<float>(d(i, r)));
+    const int64_t first = begin * at_once * kSides, last = std::min(n, end * at_once * kSides);
+    std::vector<double> d(static_cast<size_t>(at_once * k * kSides));
+    for (int64_t from = first; from < last; from += at_once * kSides) {
+      const int64_t to = std::min(last, from + at_once * kSides);
+      const auto each = [&](const auto& use) {
+        for (int64_t group = from; group < to; group += kSides)
+          for (int64_t i = 0; i < k; ++i)
+            for (int64_t r = group; r < std::min(to, group + kSides); ++r)
+              use(r, column(i), d[static_cast<size_t>((group - from) * k + i * kSides + r - group)]);
+      };
+      each([&](int64_t r, int64_t c, double& value) { value = rows[static_cast<size_t>(r * k + c)]; });
+      solve_by_factor(factor, d.data(), ceil_div(to - from, kSides));
+      each([&](int64_t r, int64_t c, double value) { set(r, c, static_cast<float>(value)); });
     }
   };
-  parallel_for(pool, parts, 1, solve);
+  parallel_for(pool, ceil_div(groups, at_once), 1, solve);
 }
 
 }  // namespace
@@ -74,7 +81,7 @@ std::vector<float> InputHessian::diagonal() const {
 }
 
 double quadratic_form(const InputHessian& hessian, const float* x, int64_t rows) {
-  constexpr int64_t kBlock = 16, kRowsAtOnce = 2 * kDotRows;  // which stay in the second-level cache
+  constexpr int64_t kBlock = 16, kRowsAtOnce = 4 * kDotRows;  // which stay in the second-level cache
   const int64_t k = hessian.k;
   double sum = 0;
   for (int64_t first = 0; first < rows; first += kRowsAtOnce)
@@ -95,7 +102,7 @@ double quadratic_form(const InputHessian& hessian, const float* x, int64_t rows)
 }
 
 Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const FeedbackOptions& options, ThreadPool* pool) {
-  if (auto status = check_hessian(hessian); !status) return tl::unexpected<Error>(std::move(status.error()));
+  if (auto status = check_hessian(hessian, pool); !status) return tl::unexpected<Error>(std::move(status.error()));
   const int64_t k = hessian.k;
   FeedbackFactor factor;
   factor.order = column_order(hessian, options.act_order);
@@ -113,11 +120,11 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
         for (int64_t i = j; i < k; ++i) lower(i, j) = hessian.h[static_cast<size_t>(column(j) * k + column(i))];
     });
     lower.diagonal().array() += factor.damping * mean;
-    factor.ok = factor_in_place(lower, pool);
+    factor.ok = cholesky_in_tiles(lower, pool);
     if (factor.ok) break;
   }
   if (!factor.ok) return factor;
-  factor.carry = ColumnStrips(k);
+  factor.carry = ColumnStrips(k, pool);
   for (int64_t j = 0; j < k; ++j) factor.gain.push_back(static_cast<float>(lower(k - 1 - j, k - 1 - j)));
   parallel_for(pool, factor.carry.strips(), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t strip = begin; strip < end; ++strip)
@@ -126,7 +133,7 @@ Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const Feedbac
           factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
   });
   if (!hessian.mismatch.empty()) {
-    factor.shift = ColumnStrips(k);
+    factor.shift = ColumnStrips(k, pool);
     solve_rows(hessian.mismatch, lower, column, pool,
                [&](int64_t r, int64_t c, float value) { factor.shift.at(r, c) = value; });
   }

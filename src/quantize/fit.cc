@@ -27,7 +27,7 @@ constexpr std::array<std::pair<FitMethod, const char*>, 5> kMethodNames = {{{Fit
                                                                             {FitMethod::kLsq, "lsq"}}};
 
 Result<ValueTensor> fit_on_trellis(const FitPlan& plan, const float* w, ThreadPool& pool, FitReport* report) {
-  LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, pool));
+  LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, false, pool));
   if (report) *report = make_report(fits.errors, count_zeros(fits.arrays.scales), plan.importance != nullptr);
   return assemble(plan, plan.n, fits.arrays, std::move(fits.codes));
 }

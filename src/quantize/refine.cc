@@ -5,6 +5,8 @@
 #include <cmath>
 #include <memory>
 
+#include "quantize/vector_loops.h"
+
 namespace lowbit {
 namespace {
 
@@ -73,7 +75,7 @@ void RowRefiner::sweep_block(int64_t block) {
       const float after = codes_[r].choose(i, before + gradient[i] / curvature);
       if (after == before) continue;
       moved.push(before - after, i);
-      add_scaled_rows(&moved.a.back(), &moved.index.back(), 1, h_->row(block, 0), gradient + begin);
+      add_scaled_row(before - after, h_->row(block, i), gradient + begin);
       any = true;
     }
   }
@@ -151,15 +153,22 @@ void RowRefiner::descend_blocks(std::span<const TrellisBlock> blocks) {
   }
 }
 
-/// by_group of every row.
+/// by_group of every row: behind the first time only what values have changed by is multiplied.
 void RowRefiner::multiply_groups() {
   const int64_t k = h_->k(), groups = codes_[0].groups(), width = codes_[0].group();
-  for (Row& row : rows_) row.by_group.assign(static_cast<size_t>(groups * h_->padded()), 0.0f);
+  for (Row& row : rows_) {
+    row.by_group.resize(static_cast<size_t>(groups * h_->padded()));
+    row.values.resize(static_cast<size_t>(k));
+  }
   for (int64_t g = 0; g < groups; ++g) {
     for (size_t r = 0; r < rows_.size(); ++r) {
       vectors_[r].clear();
-      for (int64_t i = g * width; i < std::min((g + 1) * width, k); ++i)
-        if (const float v = codes_[r].value(i); v != 0) vectors_[r].push(v, i);
+      for (int64_t i = g * width; i < std::min((g + 1) * width, k); ++i) {
+        float& old = rows_[r].values[static_cast<size_t>(i)];
+        const float v = codes_[r].value(i);
+        if (v != old) vectors_[r].push(v - old, i);
+        old = v;
+      }
     }
     add_products(*h_, vectors_, 0, h_->strips(), -1, starts(&Row::by_group, g * h_->padded()));
   }
@@ -171,8 +180,7 @@ void RowRefiner::solve_scales(size_t r, ScaleKind kind) {
   const int64_t k = h_->k(), groups = row.groups(), width = row.group();
   Eigen::MatrixXd a(groups, groups);
   Eigen::VectorXd b(groups), s(groups), old(groups);
-  std::vector<float> values(static_cast<size_t>(k));
-  for (int64_t i = 0; i < k; ++i) values[static_cast<size_t>(i)] = row.value(i);
+  const std::vector<float>& values = rows_[r].values;
   for (int64_t g = 0; g < groups; ++g) {
     const float* t = rows_[r].by_group.data() + g * h_->padded();  // v_g H
     const int64_t at = g * width;

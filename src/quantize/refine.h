@@ -41,6 +41,7 @@ class RowRefiner {
     std::vector<float> hw;        // [padded] w H
     std::vector<float> gradient;  // [padded] (w - q) H
     std::vector<float> by_group;  // [groups, padded]: v_g H, v_g the values of group g and zeros elsewhere
+    std::vector<float> values;    // [k] that by_group was computed from
     bool changed = false;         // in this sweep
     std::vector<uint8_t> states;  // [k + 1] of a trellis before each column
   };

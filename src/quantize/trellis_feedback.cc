@@ -51,9 +51,10 @@ struct alignas(64) Column {
   float error[kTrellisStates];
 };
 
-/// The reals of a column's codes: `values` [2^B, kTrellisStates] by window, times `scale`.
+/// The reals of a column's codes: `values` [2^B, kTrellisStates] by window, times `scale`. `added`: to the target of
+/// every path; `gain`: of the column's error, whose square is lost.
 struct Choices {
-  float base, added, weight, scale;
+  float base, added, gain, scale;
   const float* values;
 };
 
@@ -72,37 +73,38 @@ struct Before {
 };
 
 /// Finds, among the 2^B states before each state (one for each oldest code of a window), the one with the least cost.
-/// `added`: to the targets of the states before.
+/// `moved`: what the errors of the path to each state before add to its target.
 template <int B, int W>
-[[gnu::always_inline]] inline void choose_paths(const Choices& of, const float* added, const Column& before,
+[[gnu::always_inline]] inline void choose_paths(const Choices& of, const float* moved, const Column& before,
                                                 Column& after, uint8_t* oldest) {
   using L = Lanes<W>;
   using Floats = typename L::Floats;
   using Ints = typename L::Ints;
   Floats targets[L::kVectors];
 #pragma GCC unroll 16
-  for (int v = 0; v < L::kVectors; ++v) targets[v] = of.added + load<Floats>(added + v * W);
+  for (int v = 0; v < L::kVectors; ++v) targets[v] = of.gain * (of.added + load<Floats>(moved + v * W));
+  const Floats step = -(of.gain * of.scale) - Floats{};
 #pragma GCC unroll 16
   for (int v = 0; v < L::kVectors; ++v) {
-    Floats best{}, real{};
+    Floats best{}, value{};
     Ints path{};
 #pragma GCC unroll 8
     for (int p = 0; p < 1 << B; ++p) {
       const int from = Before<B, W>::block(v, p);
       const Ints at = Before<B, W>::template at<Ints>(v, p);
-      const Floats q = of.scale * load<Floats>(of.values + p * kTrellisStates + v * W);
-      const Floats d = picked(targets[from], at) - q;
-      const Floats cost = picked(load<Floats>(before.cost + from * W), at) + of.weight * (d * d);
+      const Floats choice = load<Floats>(of.values + p * kTrellisStates + v * W);
+      const Floats d = fused(step, choice, picked(targets[from], at));
+      const Floats cost = fused(d, d, picked(load<Floats>(before.cost + from * W), at));
       const Ints less = p == 0 ? Ints{} - 1 : cost < best;
       best = less ? cost : best;
-      real = less ? q : real;
+      value = less ? choice : value;
       path = less ? Ints{} + p : path;
     }
     Ints state{};
     for (int i = 0; i < W; ++i) state[i] = (i + v * W) >> B;
     store(after.cost + v * W, best);
     store(after.before + v * W, path * Before<B, W>::kOldest + state);
-    store(after.error + v * W, of.base - real);
+    store(after.error + v * W, of.base - of.scale * value);
     store(oldest + v * W, __builtin_convertvector(path, typename L::Bytes));
   }
 }
@@ -114,68 +116,104 @@ struct Errors {
   int64_t columns;
 };
 
-/// A row of one value for each state follows the paths from the states `before`, and takes the errors made on the way,
-/// in their order.
+/// Rows of one value for each state, which follow the paths from the states `before`.
 template <int W>
-[[gnu::always_inline]] inline void follow_paths(const int32_t* before, const Errors& errors, float* row) {
-  using L = Lanes<W>;
-  using Floats = typename L::Floats;
-  using Ints = typename L::Ints;
-  alignas(64) float old[kTrellisStates];
-  Floats now[L::kVectors];
-  if constexpr (W == 16) {  // two vectors hold the 32 states that one instruction picks from
-    Floats was[L::kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < L::kVectors; ++v) was[v] = load<Floats>(row + v * W);
-#pragma GCC unroll 4
-    for (int v = 0; v < L::kVectors; ++v) {
-      const Ints at = load<Ints>(before + v * W);
-      now[v] = at < 32 ? __builtin_shuffle(was[0], was[1], at) : __builtin_shuffle(was[2], was[3], at);
-    }
-  } else {
-    for (int s = 0; s < kTrellisStates; ++s) old[s] = row[before[s]];
-#pragma GCC unroll 16
-    for (int v = 0; v < L::kVectors; ++v) now[v] = load<Floats>(old + v * W);
-  }
-  for (int64_t i = 0; i < errors.columns; ++i) {
-#pragma GCC unroll 16
-    for (int v = 0; v < L::kVectors; ++v)
-      now[v] = now[v] + load<Floats>(errors.by_state[i] + v * W) * errors.carry[i * kStripWidth];
-  }
-#pragma GCC unroll 16
-  for (int v = 0; v < L::kVectors; ++v) store(row + v * W, now[v]);
-}
+class Follower {
+  using Floats = typename Lanes<W>::Floats;
+  using Ints = typename Lanes<W>::Ints;
 
-/// The search over columns `begin` to `end` of a strip. The targets of columns within them take each error at once;
-/// those further behind follow the paths and take all errors once, in the same order.
+ public:
+  [[gnu::always_inline]] static Follower from(const int32_t* before) {
+    Follower paths;
+    paths.before_ = before;
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) paths.at_[v] = load<Ints>(before + v * W);
+    return paths;
+  }
+
+  /// to = the row `from` behind the paths, and the errors made on the way, in their order.
+  [[gnu::always_inline]] void follow(const float* from, const Errors& errors, float* to) const {
+    Floats now[kVectors];
+    pick(from, now);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < errors.columns; ++i) {
+      const Floats carry = errors.carry[i * kStripWidth] - Floats{};
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) now[v] = fused(load<Floats>(errors.by_state[i] + v * W), carry, now[v]);
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) store(to + v * W, now[v]);
+  }
+  [[gnu::always_inline]] void follow(float* row) const { follow(row, {}, row); }
+
+ private:
+  static constexpr int kVectors = Lanes<W>::kVectors;
+
+  [[gnu::always_inline]] void pick(const float* from, Floats* now) const {
+#if !defined(__clang__)
+    if constexpr (W == 16) {  // two vectors hold the 32 states that one instruction picks from
+      Floats was[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) was[v] = load<Floats>(from + v * W);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        now[v] = at_[v] < 32 ? __builtin_shuffle(was[0], was[1], at_[v]) : __builtin_shuffle(was[2], was[3], at_[v]);
+      return;
+    }
+#endif
+    alignas(64) float picked[kTrellisStates];
+    for (int s = 0; s < kTrellisStates; ++s) picked[s] = from[before_[s]];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) now[v] = load<Floats>(picked + v * W);
+  }
+
+  const int32_t* before_;
+  Ints at_[kVectors];
+};
+
+/// The search over columns `begin` to `end` of a strip. Errors of the block follow the paths until its end, when the
+/// targets of the columns behind it take them all, in their order.
 struct Block {
   const TrellisStrip& strip;
   const float* values;  // [2^B, kTrellisStates] by window
   int64_t begin, end;
   TrellisStripScratch& scratch;
 };
+
+/// Column i's target moved by the errors of `made` columns of the block, on the path to each state. `origins`: the
+/// states of these paths before the block.
+template <int W>
+[[gnu::always_inline]] inline void add_errors(const Block& block, const int32_t* origins, int64_t i, int64_t made,
+                                              float* moved) {
+  const Errors errors{block.scratch.errors, block.strip.carry + block.begin * kStripWidth + i, made};
+  Follower<W>::from(origins).follow(block.scratch.future[i], errors, moved);
+}
+
 template <int B, int W>
 [[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
   const TrellisStrip& strip = block.strip;
-  auto& [future, errors, oldest] = block.scratch;
+  auto& errors = block.scratch.errors;
   alignas(64) float origin[kTrellisStates];  // each path's state before the block: small integers, exact as floats
   for (int s = 0; s < kTrellisStates; ++s) origin[s] = static_cast<float>(s);
-  for (int64_t j = block.begin; j < block.end; ++j) {
-    const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
-    choose_paths<B, W>({base, base + added, strip.gain[j] * strip.gain[j], strip.scales[j], block.values}, future[j],
-                       *before, *after, oldest[j]);
-    std::swap(before, after);
-    const int64_t made = j - block.begin;
-    for (int64_t i = 0; i < made; ++i) follow_paths<W>(before->before, {}, errors[i]);
-    std::copy_n(before->error, kTrellisStates, errors[made]);
-    for (int64_t i = j + 1; i < block.end; ++i)
-      follow_paths<W>(before->before, {&errors[made], strip.carry + j * kStripWidth + i, 1}, future[i]);
-    follow_paths<W>(before->before, {}, origin);
-  }
   alignas(64) int32_t origins[kTrellisStates];
+  for (int64_t j = block.begin; j < block.end; ++j) {
+    const int64_t made = j - block.begin;
+    for (int s = 0; s < kTrellisStates; ++s) origins[s] = static_cast<int32_t>(origin[s]);
+    alignas(64) float moved[kTrellisStates];
+    add_errors<W>(block, origins, j, made, moved);
+    const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
+    choose_paths<B, W>({base, base + added, strip.gain[j], strip.scales[j], block.values}, moved, *before, *after,
+                       block.scratch.oldest[j]);
+    std::swap(before, after);
+    const auto paths = Follower<W>::from(before->before);
+    for (int64_t i = 0; i < made; ++i) paths.follow(errors[i]);
+    std::copy_n(before->error, kTrellisStates, errors[made]);
+    paths.follow(origin);
+  }
   for (int s = 0; s < kTrellisStates; ++s) origins[s] = static_cast<int32_t>(origin[s]);
-  for (int64_t i = block.end; i < strip.columns; ++i)
-    follow_paths<W>(origins, {errors, strip.carry + block.begin * kStripWidth + i, block.end - block.begin}, future[i]);
+  if (block.end < strip.columns)  // so the block is a whole one
+    for (int64_t i = block.end; i < strip.columns; ++i)
+      add_errors<W>(block, origins, i, kTrellisBlock, block.scratch.future[i]);
 }
 template <int W>
 [[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
@@ -185,12 +223,12 @@ template <int W>
     run_block<3, W>(block, before, after);
 }
 
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void search_block(const Block& block, Column*& before, Column*& after) { run_block<4>(block, before, after); }
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2")
+#ifdef LOWBIT_HAS_FUSED_VERSIONS
+LOWBIT_FUSED_VERSION("avx2,fma")
 void search_block(const Block& block, Column*& before, Column*& after) { run_block<8>(block, before, after); }
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void search_block(const Block& block, Column*& before, Column*& after) { run_block<16>(block, before, after); }
 #endif
 

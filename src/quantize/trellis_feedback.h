@@ -8,7 +8,6 @@
 #include "quantize/column_strips.h"
 #include "quantize/feedback_factor.h"
 #include "quantize/row_codes.h"
-#include "quantize/vector_loops.h"
 
 namespace lowbit {
 
@@ -16,7 +15,7 @@ inline constexpr int kTrellisStates = 64;
 inline constexpr int64_t kTrellisBlock = 8;  // columns whose errors reach those behind them together
 
 /// Some neighbouring columns of a row, at most kStripWidth, whose codes minimize
-/// sum over columns j of gain[j]^2 * (target[j] - q[j])^2,  target[j] = base[j] + added[j] + sum over i < j of (base[i]
+/// sum over columns j of (gain[j] * (target[j] - q[j]))^2,  target[j] = base[j] + added[j] + sum over i < j of (base[i]
 /// - q[i]) * carry[i][j].
 struct TrellisStrip {
   const TrellisInfo* trellis = nullptr;

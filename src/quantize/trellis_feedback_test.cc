@@ -82,15 +82,15 @@ std::vector<uint8_t> plain_search(const TrellisStrip& s, float& loss) {
       for (int oldest = 0; oldest < 1 << bits; ++oldest) {
         const int window = state + oldest * kTrellisStates;
         const Path& before = paths[size_t(window >> bits)];
-        const float q = s.scales[j] * s.table[s.trellis->codes[window]];
-        const float d = (s.base[j] + s.added[j]) + before.targets[size_t(j)] - q;
-        const float cost = before.cost + s.gain[j] * s.gain[j] * (d * d);
+        const float value = s.table[s.trellis->codes[window]], q = s.scales[j] * value;
+        const float target = s.gain[j] * ((s.base[j] + s.added[j]) + before.targets[size_t(j)]);
+        const float d = std::fma(-(s.gain[j] * s.scales[j]), value, target), cost = std::fma(d, d, before.cost);
         if (oldest > 0 && !(cost < next[size_t(state)].cost)) continue;
         Path& path = next[size_t(state)] = before;
         path.cost = cost;
         path.codes.push_back(s.trellis->codes[window]);
         for (int64_t i = j + 1; i < s.columns; ++i)
-          path.targets[size_t(i)] += (s.base[j] - q) * s.carry[j * kStripWidth + i];
+          path.targets[size_t(i)] = std::fma(s.base[j] - q, s.carry[j * kStripWidth + i], path.targets[size_t(i)]);
       }
     paths.swap(next);
   }

@@ -206,6 +206,7 @@ bool fit_trellis_rows(const FitPlan& plan, const RowSlice& w, int64_t first, int
       batch.improve_scales(table);
     }
     for (int64_t r = 0; r < rows; ++r) batch.round_scales(r, arrays.at(first + begin + r));
+    if (codes == nullptr) continue;
     batch.search(table);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = begin + r;
@@ -216,16 +217,15 @@ bool fit_trellis_rows(const FitPlan& plan, const RowSlice& w, int64_t first, int
   return true;
 }
 
-Result<TrellisRowFits> fit_all_trellis_rows(const FitPlan& plan, const float* w, ThreadPool& pool) {
+Result<TrellisRowFits> fit_all_trellis_rows(const FitPlan& plan, const float* w, bool scales_alone, ThreadPool& pool) {
   TrellisRowFits fits{ScaleArrays(plan, 0, plan.n), std::vector<uint8_t>(static_cast<size_t>(plan.n * plan.k)),
                       std::vector<RowError>(static_cast<size_t>(plan.n))};
   const RowSlice slice{w, 0};
   std::atomic<bool> finite = true;
   pool.parallel_for(ceil_div(plan.n, kTrellisLanes), 1, [&](int64_t begin, int64_t end, int) {
     const int64_t first = begin * kTrellisLanes, count = std::min(plan.n, end * kTrellisLanes) - first;
-    if (!fit_trellis_rows(plan, slice, first, count, fits.arrays, fits.codes.data() + first * plan.k,
-                          fits.errors.data() + first))
-      finite = false;
+    uint8_t* const codes = scales_alone ? nullptr : fits.codes.data() + first * plan.k;
+    if (!fit_trellis_rows(plan, slice, first, count, fits.arrays, codes, fits.errors.data() + first)) finite = false;
   });
   if (!finite) return find_not_finite(slice, 0, plan.n, plan.k);
   return fits;

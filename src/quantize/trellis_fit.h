@@ -17,17 +17,18 @@ std::vector<float> gaussian_table(FormatId format);
 Result<std::vector<float>> fit_trellis_table(const FitPlan& plan, const RowReader& rows, ThreadPool& pool);
 
 /// Rows [first, first + count) of w, each with scales of its own: scales and codes improve in turn, then codes are
-/// chosen anew for the scales as stored. Fills `arrays`, codes [count, k] and what each row lost. False when a weight
-/// is NaN or infinite.
+/// chosen anew for the scales as stored. Fills `arrays`, codes [count, k] and what each row lost; without codes (null)
+/// scales alone. False when a weight is NaN or infinite.
 bool fit_trellis_rows(const FitPlan& plan, const RowSlice& w, int64_t first, int64_t count, ScaleArrays& arrays,
                       uint8_t* codes, RowError* errors);
 
-/// fit_trellis_rows() of the whole matrix. Errors: kInvalidArgument for NaN or infinity, by row and column.
+/// fit_trellis_rows() of the whole matrix; `scales_alone`: codes and errors stay zeros. Errors: kInvalidArgument for
+/// NaN or infinity, by row and column.
 struct TrellisRowFits {
   ScaleArrays arrays;
   std::vector<uint8_t> codes;
   std::vector<RowError> errors;
 };
-Result<TrellisRowFits> fit_all_trellis_rows(const FitPlan& plan, const float* w, ThreadPool& pool);
+Result<TrellisRowFits> fit_all_trellis_rows(const FitPlan& plan, const float* w, bool scales_alone, ThreadPool& pool);
 
 }  // namespace lowbit

@@ -102,17 +102,18 @@ void search_trellis(const TrellisRows& job, std::vector<uint8_t>& scratch) {
   scratch.resize(static_cast<size_t>(job.k * kStates * kTrellisLanes));
   float last[kStates][kTrellisLanes];
   search_forward(job, last[0], scratch.data());
-  for (int64_t r = 0; r < job.rows; ++r) {
-    unsigned state = 0;
+  unsigned states[kTrellisLanes] = {};
+  for (int64_t r = 0; r < job.rows; ++r)
     for (unsigned s = 1; s < kStates; ++s)
-      if (last[s][r] < last[state][r]) state = s;
-    for (int64_t i = job.k - 1; i >= 0; --i) {
-      const unsigned oldest = scratch[static_cast<size_t>((i * kStates + state) * kTrellisLanes + r)];
-      const unsigned window = state + oldest * kStates;
+      if (last[s][r] < last[states[r]][r]) states[r] = s;
+  // Column by column, so that the rows' looks at what lies far apart do not wait for each other.
+  for (int64_t i = job.k - 1; i >= 0; --i)
+    for (int64_t r = 0; r < job.rows; ++r) {
+      const unsigned oldest = scratch[static_cast<size_t>((i * kStates + states[r]) * kTrellisLanes + r)];
+      const unsigned window = states[r] + oldest * kStates;
       job.codes[r][i] = job.trellis->codes[window];
-      state = window >> job.trellis->stored_bits;
+      states[r] = window >> job.trellis->stored_bits;
     }
-  }
 }
 
 }  // namespace lowbit

@@ -19,45 +19,6 @@ using Vec16 = float __attribute__((vector_size(16)));
 using Vec32 = float __attribute__((vector_size(32)));
 using Vec64 = float __attribute__((vector_size(64)));
 
-/// Sums stay in registers for the whole call.
-template <class Vec>
-[[gnu::always_inline]] inline void add_rows_by(const float* a, const int32_t* index, int64_t count, const float* rows,
-                                               float* y) {
-  constexpr int kFloats = sizeof(Vec) / sizeof(float), kVecs = kStripWidth / kFloats;
-  Vec sum[kVecs];
-#pragma GCC unroll 16
-  for (int i = 0; i < kVecs; ++i) __builtin_memcpy(&sum[i], y + i * kFloats, sizeof(Vec));
-  for (int64_t t = 0; t < count; ++t) {
-    const float* const row = rows + int64_t{index[t]} * kStripWidth;
-    const float scale = a[t];
-#pragma GCC unroll 16
-    for (int i = 0; i < kVecs; ++i) {
-      Vec x;
-      __builtin_memcpy(&x, row + i * kFloats, sizeof x);
-      sum[i] += scale * x;
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kVecs; ++i) __builtin_memcpy(y + i * kFloats, &sum[i], sizeof(Vec));
-}
-
-LOWBIT_VECTOR_VERSION("default")
-void add_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
-  add_rows_by<Vec16>(a, index, count, rows, y);
-}
-
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2")
-void add_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
-  add_rows_by<Vec32>(a, index, count, rows, y);
-}
-
-LOWBIT_VECTOR_VERSION("avx512f")
-void add_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
-  add_rows_by<Vec64>(a, index, count, rows, y);
-}
-#endif
-
 /// Sums of 16 lanes for every row, in registers; halves of the lanes are added up at the end.
 template <class Vec, int kRows>
 [[gnu::always_inline]] inline void dot_rows_by(const float* x, int64_t stride, const float* y, int64_t n, float* out) {
@@ -73,13 +34,13 @@ template <class Vec, int kRows>
       for (int r = 0; r < kRows; ++r) {
         Vec a;
         __builtin_memcpy(&a, x + r * stride + i + v * kFloats, sizeof a);
-        sum[r][v] += a * b;
+        sum[r][v] = fused(a, b, sum[r][v]);
       }
     }
   for (int r = 0; r < kRows; ++r) {
     float lanes[kLanes];
     __builtin_memcpy(lanes, sum[r], sizeof lanes);
-    for (int64_t e = i; e < n; ++e) lanes[e - i] += x[r * stride + e] * y[e];
+    for (int64_t e = i; e < n; ++e) lanes[e - i] = __builtin_fmaf(x[r * stride + e], y[e], lanes[e - i]);
     for (int width = kLanes / 2; width > 0; width /= 2)
       for (int e = 0; e < width; ++e) lanes[e] += lanes[e + width];
     out[r] = lanes[0];
@@ -93,18 +54,18 @@ template <class Vec>
   for (int r = 0; r < rows; ++r) dot_rows_by<Vec, 1>(x + r * stride, stride, y, n, out + r);
 }
 
-LOWBIT_VECTOR_VERSION("default")
+LOWBIT_FUSED_VERSION("default")
 void dots(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out) {
   dot_by<Vec16>(x, stride, rows, y, n, out);
 }
 
-#ifdef LOWBIT_HAS_VECTOR_VERSIONS
-LOWBIT_VECTOR_VERSION("avx2")
+#ifdef LOWBIT_HAS_FUSED_VERSIONS
+LOWBIT_FUSED_VERSION("avx2,fma")
 void dots(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out) {
   dot_by<Vec32>(x, stride, rows, y, n, out);
 }
 
-LOWBIT_VECTOR_VERSION("avx512f")
+LOWBIT_FUSED_VERSION("avx512f")
 void dots(const float* x, int64_t stride, int rows, const float* y, int64_t n, float* out) {
   dot_by<Vec64>(x, stride, rows, y, n, out);
 }
@@ -116,21 +77,10 @@ void dot_products(const float* x, int64_t stride, int rows, const float* y, int6
   dots(x, stride, rows, y, n, out);
 }
 
-void add_scaled_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
-  add_rows(a, index, count, rows, y);
-}
-
-LOWBIT_VECTOR_CLONES
 float dot_product(const float* x, const float* y, int64_t n) {
-  constexpr int64_t kLanes = 16;
-  float sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int64_t e = 0; e < kLanes; ++e) sums[e] += x[i + e] * y[i + e];
-  for (int64_t e = 0; i + e < n; ++e) sums[e] += x[i + e] * y[i + e];
-  for (int64_t width = kLanes / 2; width > 0; width /= 2)
-    for (int64_t e = 0; e < width; ++e) sums[e] += sums[e + width];
-  return sums[0];
+  float sum = 0;
+  dots(x, 0, 1, y, n, &sum);
+  return sum;
 }
 
 }  // namespace lowbit

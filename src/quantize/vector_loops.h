@@ -5,16 +5,10 @@
 
 namespace lowbit {
 
-inline constexpr int64_t kStripWidth = 64;
-
 /// y[0..n) += a * x[0..n), each product rounded on its own.
 void add_scaled(float a, const float* x, int64_t n, float* y);
 
-/// y[0..kStripWidth) += a[t] * rows[index[t] * kStripWidth ...] for t = 0 .. count - 1, each product rounded on its
-/// own.
-void add_scaled_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y);
-
-/// sum x[i] * y[i], in 16 partial sums that are added pairwise at the end.
+/// sum x[i] * y[i], in 16 partial sums of fused multiply-adds that are added pairwise at the end.
 float dot_product(const float* x, const float* y, int64_t n);
 
 inline constexpr int kDotRows = 4;

@@ -356,6 +356,7 @@ class Eval(CliTest):
         long = self.write("long.jsonl", [{"query": "word " * 2000, "choices": ["a", "b"], "gold": 0}])
         self.refused("eval", self.hf, "--tasks", long)
         self.refused("eval", self.hf, code=2)
+        self.assertIn("hint: --text", self.refused("eval", self.hf, "--against", self.hf, env={"LOWBIT_DATA": self.dir}))
 
 
 if __name__ == "__main__":
