@@ -20,6 +20,7 @@ namespace {
 
 int64_t heads = 32;
 constexpr int64_t kKvHeads = 8, kHeadDim = 128, kLeastBytes = int64_t{512} << 20, kSourcePages = 8;
+constexpr int64_t kRoomFloats = int64_t{16} << 20;  // for results of the fast kernel
 constexpr int kReplays = 2;
 constexpr int64_t kF16Page = 2 * 2 * kKvPage * kKvHeads * kHeadDim;  // bytes, of one layer
 
@@ -110,7 +111,11 @@ double time_calls(void* stream, int64_t count, const Call& call) {
   return 1e6 * times[2] / double(kReplays * count);
 }
 
-void time_packed(const std::string& name, int64_t sequences, int64_t length, bool apart, int teams, void* stream) {
+/// Spans of a tile by one thread block, or apart, both with the CPU's bits; or the kernel that models take without
+/// --exact.
+enum class Way { kTogether, kApart, kFast };
+
+void time_packed(const std::string& name, int64_t sequences, int64_t length, Way way, int teams, void* stream) {
   const KvFormat format = must(parse_kv_format(name, kDefaultResidual));
   const PackedHeadBytes head = packed_head_bytes(format, kHeadDim);
   const int64_t page_bytes = kKvHeads * (head.codes() + head.sides()), pages = length / kKvPage;
@@ -132,6 +137,7 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
     }
   const Buffer f16_d = on_device(f16), tables_d = on_device(tables), tasks_d = on_device(tasks);
   const Rows rows = make_rows(sequences, length, cuda::packed_tile_queries(heads / kKvHeads, !format.fp8));
+  Buffer room = must(cuda::allocate(kRoomFloats * 4, "results"));
   const auto kv_of = [&](int64_t layer) {
     cuda::PackedKv kv;
     kv.pages = {f16_d.as<uint64_t>(), pages, 0, kKvHeads, kHeadDim};
@@ -152,11 +158,16 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
   });
   const double us = time_calls(stream, layers, [&](int64_t i) {
     const cuda::PackedKv kv = kv_of(i);
-    must(cuda::attend_packed(
-        {call_of(rows, kv.pages, apart, stream), kv, teams, const_cast<uint32_t*>(rows.arrived.as<uint32_t>())}));
+    cuda::AttendPacked call = {call_of(rows, kv.pages, way != Way::kTogether, stream), kv, teams,
+                               const_cast<uint32_t*>(rows.arrived.as<uint32_t>())};
+    call.attend.exact = way != Way::kFast;
+    if (way == Way::kFast) call.room = room.as<float>(), call.room_floats = kRoomFloats;
+    call.overlap = true;
+    must(cuda::attend_packed(call));
   });
-  std::printf("%-5s B=%-2d L=%-6d %s teams %d: %8.2f us %6.0f GB/s, packing %.2f us per 64 positions\n", name.c_str(),
-              int(sequences), int(length), apart ? "apart   " : "together", teams, us, 1e-3 * double(bytes) / us,
+  const char* const name_of_way = way == Way::kTogether ? "together" : way == Way::kApart ? "apart" : "fast";
+  std::printf("%-5s B=%-2d L=%-6d %-8s teams %d: %8.2f us %6.0f GB/s, packing %.2f us per 64 positions\n", name.c_str(),
+              int(sequences), int(length), name_of_way, teams, us, 1e-3 * double(bytes) / us,
               pack_us / double(packed * sequences));
   std::fflush(stdout);
 }
@@ -169,9 +180,9 @@ void run(int teams, const std::string& format, int64_t only_sequences, int64_t o
     for (const auto& [sequences, length] :
          {std::pair<int64_t, int64_t>{1, 4096}, {1, 16384}, {1, 65536}, {16, 4096}, {16, 16384}, {16, 65536}}) {
       if ((only_sequences > 0 && sequences != only_sequences) || (only_length > 0 && length != only_length)) continue;
-      for (const bool apart : {true, false}) {
-        if (apart ? sequences > 1 && length > 4096 : sequences == 1) continue;
-        time_packed(kv, sequences, length, apart, teams, stream.handle());
+      for (const Way way : {Way::kFast, Way::kApart, Way::kTogether}) {
+        if (way == Way::kApart ? sequences > 1 && length > 4096 : way == Way::kTogether && sequences == 1) continue;
+        time_packed(kv, sequences, length, way, teams, stream.handle());
       }
     }
   }

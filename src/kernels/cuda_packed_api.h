@@ -57,17 +57,34 @@ struct AttendPacked {
   AttendPages attend;  // its kv: as `kv` has it; tile_queries 4 or 8
   PackedKv kv;
   int teams = 0;  // spans that a thread block takes at a time: 1, 2 or 4; 0: chosen
-  /// With results: as AttendStep::arrived, so that few spans need no other launch. Null: they are put together by one.
+  /// [tiles, kv heads] as AttendStep::arrived, so that few spans need no other launch. Null: they are put together by
+  /// one.
   uint32_t* arrived = nullptr;
-  /// Without results: room for those of some tiles, which go in turns then where a kernel with all sizes known takes
-  /// them; their spans fill the device. None: null.
+  /// Room for results of some tiles, which go in turns: without `results`, where a kernel with all sizes known takes
+  /// them and their spans fill the device; and for the fast kernel, fast_packed_floats() of it at least. None: null.
   float* room = nullptr;
   int64_t room_floats = 0;
+  /// The predecessor writes no packed page, so that reading them may begin before it has ended.
+  bool overlap = false;
+  float hadamard = 0;  // the fast kernel transforms each head of out and multiplies it by this; 0: it does not
 };
+/// Not exact: by the fast kernel, if has_fast_packed(), there are arrivals and room, and no page is demoted or fp8.
 Status attend_packed(const AttendPacked& call);
 /// Pages that a kernel with all sizes known reads, four queries at a time; not fp8, and none that are demoted.
 constexpr bool has_packed_form(int key_bits, int value_bits, int64_t head_dim) {
   return (head_dim == 64 || head_dim == 128) && (key_bits == value_bits || (key_bits == 4 && value_bits == 2));
+}
+/// Whether the fast kernel takes the call.
+bool is_fast_packed(const AttendPacked& call);
+/// Whether the current device has the fast kernel for such pages: not the CPU's bits (docs/numerics.md).
+bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim);
+/// Thread blocks of a tile at most, where so many run at once.
+constexpr int64_t fast_packed_parts(int64_t at_once, int64_t kv_heads) {
+  return at_once > kv_heads ? at_once / kv_heads : 1;
+}
+/// Floats of results of a tile of 8 queries at most.
+constexpr int64_t fast_packed_floats(int64_t processors, int64_t kv_heads, int64_t head_dim) {
+  return attend_results_floats(1, 8, fast_packed_parts(2 * processors, kv_heads), kv_heads, head_dim);
 }
 /// 4 or 8 for `queries` that belong together. `known`: that kernel takes the pages.
 constexpr int packed_tile_queries(int64_t queries, bool known) { return queries <= 4 || known ? 4 : 8; }

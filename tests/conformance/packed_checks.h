@@ -119,11 +119,13 @@ struct PackedAttentionCase {
 struct PackedSequence {
   KvCache cache;
   std::vector<OnDevice<uint8_t>> stores[3];  // f16, packed, demoted
+  std::vector<float> keys;                   // [positions, kv_heads, head_dim]
 };
+constexpr float kPackedScale = 0.3f;
 PackedSequence packed_sequence(const PackedAttentionCase& c, int64_t positions, Rng& rng) {
   std::vector<KvGroup> groups = uniform_kv_groups(1, c.kv_heads, c.head_dim);
   groups[0].format = c.format;
-  PackedSequence s{*KvCache::make(groups, positions), {}};
+  PackedSequence s{*KvCache::make(groups, positions), {}, {}};
   const VectorOps& ops = *ref_table().vector;
   const int64_t width = c.kv_heads * c.head_dim;
   std::vector<float> k = random_floats(rng, positions * width, c.deviation),
@@ -144,7 +146,103 @@ PackedSequence packed_sequence(const PackedAttentionCase& c, int64_t positions, 
   for (const int store : {0, 1, 2})
     for (const KvPool::Page& page : s.cache.pages_in(store))
       s.stores[store].push_back(copy(page, pool.page_bytes(store)));
+  s.keys = std::move(k);
   return s;
+}
+
+/// For each row of a head the largest sum of magnitudes that a score is a sum of.
+std::vector<double> score_terms(const PackedAttentionCase& c, const std::vector<cuda::BatchSequence>& batch,
+                                const std::vector<PackedSequence>& sequences, const std::vector<float>& q) {
+  std::vector<double> all;
+  const int64_t d = c.head_dim, group = c.heads / c.kv_heads;
+  for (size_t s = 0; s < batch.size(); ++s)
+    for (int64_t r = 0; r < batch[s].rows; ++r)
+      for (int64_t h = 0; h < c.heads; ++h) {
+        const float* const own = &q[size_t(((batch[s].row + r) * c.heads + h) * d)];
+        double most = 0;
+        for (int64_t t = 0; t <= batch[s].position + r; ++t) {
+          double sum = 0;
+          for (int64_t e = 0; e < d; ++e)
+            sum += std::fabs(double(own[e]) * sequences[s].keys[size_t((t * c.kv_heads + h / group) * d + e)]);
+          most = std::max(most, sum * double(kPackedScale));
+        }
+        all.push_back(most);
+      }
+  return all;
+}
+
+/// Arguments of the kernel without the CPU's bits.
+struct FastBatch {
+  std::vector<cuda::BatchSequence> batch;
+  std::vector<uint64_t> (&tables)[3];
+  const std::vector<float>& q;
+  cuda::PackedKv kv;
+  int64_t last = 0;  // positions of the longest context
+
+  /// Tiles of so many queries, of these sequences or each row by itself; room for so many tiles at a time.
+  std::vector<float> attend(const PackedAttentionCase& c, int queries, bool by_rows, int64_t tiles_at_once) const {
+    const int64_t group = c.heads / c.kv_heads, most_pages = kv.pages.stride;
+    std::vector<cuda::BatchSequence> cut;
+    std::vector<uint64_t> of_cut[2];
+    for (size_t s = 0; s < batch.size(); ++s)
+      for (int64_t r = 0; r < (by_rows ? batch[s].rows : 1); ++r) {
+        const int32_t first = int32_t(r);
+        cut.push_back(by_rows ? cuda::BatchSequence{batch[s].row + first, 1, batch[s].position + first} : batch[s]);
+        for (const int store : {0, 1}) {
+          const auto from = tables[store].begin() + int64_t(s) * most_pages;
+          of_cut[store].insert(of_cut[store].end(), from, from + most_pages);
+        }
+      }
+    std::vector<cuda::QueryTile> tiles;
+    for (size_t s = 0; s < cut.size(); ++s)
+      for (int64_t first = 0; first < cut[s].rows * group;) {
+        tiles.push_back({int32_t(s), int32_t(first)});
+        first += cuda::queries_of_packed_tile(cut[s].position, cut[s].rows, group, first, queries);
+      }
+    const OnDevice<uint64_t> f16_d(of_cut[0]), packed_d(of_cut[1]);
+    const OnDevice<cuda::BatchSequence> batch_d(cut);
+    const OnDevice<cuda::QueryTile> tiles_d(tiles);
+    const OnDevice<float> qd(q);
+    cuda::AttendPacked call;
+    call.kv = kv;
+    call.kv.pages.tables = f16_d.data();
+    call.kv.packed.tables = packed_d.data();
+    OnDevice<float> out(std::vector<float>(q.size(), NAN));
+    const int64_t floats = tiles_at_once * cuda::fast_packed_floats(256, c.kv_heads, c.head_dim);
+    const OnDevice<float> room(std::vector<float>(size_t(floats), NAN));
+    const OnDevice<uint32_t> arrived(std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
+    const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
+    call.attend = {qd.data(), out.data(),    batch_d.data(), tiles_d.data(), int64_t(tiles.size()),
+                   queries,   call.kv.pages, c.heads,        kPackedScale,   c.window,
+                   nullptr,   spans,         nullptr,        false};
+    call.arrived = const_cast<uint32_t*>(arrived.data());
+    call.room = const_cast<float*>(room.data());
+    call.room_floats = floats;
+    EXPECT_TRUE(cuda::attend_packed(call));
+    EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
+    return out.back();
+  }
+};
+
+/// Equal bits however rows are cut and tiles are formed; within docs/numerics.md's bound of the CPU's.
+void check_fast_attention(const PackedAttentionCase& c, const FastBatch& batch, const std::vector<float>& wanted,
+                          const std::vector<double>& terms) {
+  const std::vector<float> got = batch.attend(c, 8, false, 64);
+  const std::string name = "heads of " + std::to_string(c.head_dim) + ", " + std::to_string(c.heads / c.kv_heads) +
+                           " to a group, " + kv_format_name(c.format) + ", window " + std::to_string(c.window);
+  expect_same(batch.attend(c, 4, false, 1), got, name + ", tiles of 4");
+  expect_same(batch.attend(c, 8, true, 3), got, name + ", a row of each sequence");
+  const size_t d = size_t(c.head_dim);
+  for (size_t row = 0; row < terms.size(); ++row) {
+    double apart = 0, length = 0;
+    for (size_t i = row * d; i < (row + 1) * d; ++i) {
+      ASSERT_EQ(std::isfinite(got[i]), std::isfinite(wanted[i])) << name << ", row " << row << ", element " << i % d;
+      if (!std::isfinite(wanted[i])) continue;
+      apart += (got[i] - wanted[i]) * (got[i] - wanted[i]);
+      length += wanted[i] * wanted[i];
+    }
+    ASSERT_LE(std::sqrt(apart), (5e-4 + 1.5e-4 * terms[row]) * std::sqrt(length)) << name << ", row " << row;
+  }
 }
 
 /// Attention of some rows at the end of each sequence, spans apart and together: the bits of the CPU.
@@ -174,7 +272,7 @@ void check_packed_attention(const PackedAttentionCase& c) {
         tables[store][s * size_t(most_pages) + p] = reinterpret_cast<uint64_t>(sequences[s].stores[store][p].data());
   const std::vector<float> q = random_floats(rng, m * width);
   std::vector<float> wanted(q.size());
-  auto attention = Attention::make(ops, {c.heads, c.kv_heads, d, 0.3f}, one_thread());
+  auto attention = Attention::make(ops, {c.heads, c.kv_heads, d, kPackedScale}, one_thread());
   ASSERT_TRUE(attention && attention->reserve(last));
   attention->run({0, rows, q.data(), wanted.data(), c.window});
 
@@ -202,20 +300,24 @@ void check_packed_attention(const PackedAttentionCase& c) {
   for (const int way : {0, 1, 2, 3}) {
     const int64_t turns = std::min<int64_t>(2, int64_t(tiles.size()));
     OnDevice<float> out(std::vector<float>(q.size(), NAN));
-    ASSERT_TRUE(
-        cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries,
-                              pages, c.heads, 0.3f, c.window, way % 3 == 0 ? nullptr : results.data(), spans, nullptr},
-                             kv,
-                             0,
-                             way == 2 ? arrived.data() : nullptr,
-                             way == 3 ? results.data() : nullptr,
-                             floats / turns}));
+    ASSERT_TRUE(cuda::attend_packed(
+        {{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries, pages, c.heads,
+          kPackedScale, c.window, way % 3 == 0 ? nullptr : results.data(), spans, nullptr},
+         kv,
+         0,
+         way == 2 ? arrived.data() : nullptr,
+         way == 3 ? results.data() : nullptr,
+         floats / turns}));
     expect_same(out.back(), wanted,
                 "heads of " + std::to_string(d) + ", " + std::to_string(group) + " to a group, " +
                     kv_format_name(c.format) + " " + kv_demote_name(c.format) + ", window " + std::to_string(c.window) +
                     ", way " + std::to_string(way));
   }
   EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
+  if (c.format.fp8 || c.format.demote_after > 0 || !cuda::has_fast_packed(c.format.key_bits, c.format.value_bits, d))
+    return;
+  const auto terms = score_terms(c, batch, sequences, q);
+  check_fast_attention(c, FastBatch{batch, tables, q, kv, last}, wanted, terms);
 }
 
 /// Heads and widths of codes that kernels know, and others; spans that are packed as a whole, in part, and not.

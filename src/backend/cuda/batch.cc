@@ -30,13 +30,20 @@ int packed_group(const KvPool& pool) {
   return int(std::ranges::find_if(pool.groups(), is) - pool.groups().begin());
 }
 
-/// Whether a kernel knows the sizes of all packed pages.
-bool has_known_forms(const KvPool& pool) {
-  return std::ranges::all_of(pool.groups(), [](const KvGroup& g) {
+/// Whether a kernel knows the sizes of all packed pages: the one with the CPU's bits, or the fast one.
+bool has_known_forms(const KvPool& pool, bool exact) {
+  return std::ranges::all_of(pool.groups(), [exact](const KvGroup& g) {
     const KvFormat& f = g.format;
-    return !f.packed() ||
-           (!f.fp8 && f.demote_after == 0 && cuda::has_packed_form(f.key_bits, f.value_bits, g.head_dim));
+    if (!f.packed()) return true;
+    if (f.fp8 || f.demote_after > 0) return false;
+    return exact ? cuda::has_packed_form(f.key_bits, f.value_bits, g.head_dim)
+                 : cuda::has_fast_packed(f.key_bits, f.value_bits, g.head_dim);
   });
+}
+/// Queries of a tile of packed pages: the fast kernel takes eight at once, the other one four.
+int packed_queries(int64_t together, const KvPool& pool, bool exact) {
+  const bool fast = !exact && has_known_forms(pool, false);
+  return cuda::packed_tile_queries(together, !fast && has_known_forms(pool, true));
 }
 
 cuda::PackedPages packed_form(const KvFormat& format, const KvGroup& group, const Buffer& tables) {
@@ -111,7 +118,8 @@ int64_t CudaBatch::bytes() const {
   return total;
 }
 
-Status CudaBatch::set(const Batch& batch, int64_t pass, void* stream) {
+Status CudaBatch::set(const Batch& batch, int64_t pass, bool exact, void* stream) {
+  exact_ = exact;
   lists_.use_copy(pass);
   of_ = batch.sequences;
   place(std::max(batch.rows(), kFewRows));
@@ -158,7 +166,7 @@ void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
   int64_t together = 0;
   for (const SequenceRows& s : sequences)
     if (!has_many(s)) together = std::max(together, s.rows * to.share);
-  to.few.queries = packed ? cuda::packed_tile_queries(together, has_known_forms(sequences.front().cache->pool()))
+  to.few.queries = packed ? packed_queries(together, sequences.front().cache->pool(), exact_)
                           : cuda::attention_tile_queries(together);
   to.many.queries = cuda::kPromptQueries;
   for (size_t s = 0; s < sequences.size(); ++s) {

@@ -21,8 +21,8 @@ class CudaBatch {
   /// Sends the batch. Its lists lie where those of any batch of up to kFewRows rows do, or of as many rows. The copy
   /// may go on: wait for the stream before the next one of the same `pass`, of kPasses. Errors: kInvalidArgument
   /// (pages in the host's memory, more of them than a context, caches of different forms), kOutOfMemory, what CUDA
-  /// says.
-  Status set(const Batch& batch, int64_t pass, void* stream);
+  /// says. `exact`: attention is to have the CPU's bits.
+  Status set(const Batch& batch, int64_t pass, bool exact, void* stream);
   static constexpr int64_t kPasses = 8;
   static constexpr int64_t kFewRows = 64;
 
@@ -102,7 +102,7 @@ class CudaBatch {
   CudaLogitChanges changes_;
   std::vector<TilesOf> tiles_;
   std::vector<Table> tables_;  // by store of the pool
-  bool wants_logprobs_ = false;
+  bool wants_logprobs_ = false, exact_ = true;
   bool wanted_in_front_ = false, single_rows_ = false, chooses_ = false, draws_ = false, wants_logits_ = false;
   std::span<const SequenceRows> of_;  // the batch that was set
 };

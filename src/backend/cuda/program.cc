@@ -117,7 +117,7 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
 }
 
 Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pass, int first, int last) const {
-  LOWBIT_TRY(work.batch_.set(batch, pass, work.stream()));
+  LOWBIT_TRY(work.batch_.set(batch, pass, exact_, work.stream()));
   if (pass > 0)
     LOWBIT_TRY(cuda::feed_tokens(work.chosen_.as<cuda::ChosenToken>(), batch.rows(), work.batch_.tokens_to_feed(),
                                  work.stream()));

@@ -56,7 +56,8 @@ Status CudaWorkspace::add_needs(const AttentionSpec& a, const Limits& limits, Th
                                         ceil_div(int64_t{multiprocessors_}, a.kv_heads));  // more are not apart
   const int64_t prompt = cuda::attend_results_floats(prompt_tiles, cuda::kPromptQueries,
                                                      ceil_div(limits.context, kAttentionSpan), a.kv_heads, a.head_dim);
-  needs.results = std::max({needs.results, one, many, std::min(prompt, kResultBytes / kFloat)});
+  needs.results = std::max({needs.results, one, many, std::min(prompt, kResultBytes / kFloat),
+                            cuda::fast_packed_floats(multiprocessors_, a.kv_heads, a.head_dim)});
   needs.arrivals = std::max(needs.arrivals, a.kv_heads * ceil_div(share, int64_t{4}));
   if (rotation_of(a) != nullptr) return {};
   const int64_t positions = std::max<int64_t>(limits.context, 1), half = a.rope->dims / 2;

@@ -101,6 +101,8 @@ bool has_attend_step(const AttendPages&) { return false; }
 Status rotate_transform_and_store(const StoreTransformed&) { return not_built(); }
 Status pack_pages(const PackPages&) { return not_built(); }
 Status attend_packed(const AttendPacked&) { return not_built(); }
+bool is_fast_packed(const AttendPacked&) { return false; }
+bool has_fast_packed(int, int, int64_t) { return false; }
 Status gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, void*) { return not_built(); }
 Status table_rows(const TableRows&) { return not_built(); }
 Status norm_codes(const NormCodes&) { return not_built(); }

@@ -111,6 +111,13 @@ TEST(CudaPrograms, RandomSequencesOfQuantizedCaches) {
   for (const CacheCase& c : cache_cases()) expect_same_sequences(c, 1000, seed++);
 }
 
+/// The kernel that is taken without --exact.
+TEST(CudaPrograms, FastQuantizedCaches) {
+  LOWBIT_NEEDS_GPU();
+  for (const char* kv : {"int8", "int4", "k4v2", "int2"})
+    for (const int64_t head_dim : {64, 128}) expect_same_in_parts(kv, head_dim, 1500);
+}
+
 /// A model as a whole, in parts of a prompt, forked and cut back.
 TEST(CudaPrograms, AModelWithAQuantizedCache) {
   LOWBIT_NEEDS_GPU();

@@ -38,6 +38,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/rows.cu"
 #undef kThreads
 #include "kernels/cuda/block/attention.cu"
+#include "kernels/cuda/block/attention_codes.cu"
 #include "kernels/cuda/block/attention_packed.cu"
 #include "kernels/cuda/block/attention_packed_span.cu"
 #include "kernels/cuda/block/attention_prompt.cu"

@@ -57,6 +57,10 @@ TEST(ProgramsOnFibers, RandomSequencesOfQuantizedCaches) {
   for (const CacheCase& c : cache_cases()) expect_same_sequences(c, 25, seed++);
 }
 
+TEST(ProgramsOnFibers, FastQuantizedCaches) {
+  for (const char* kv : {"int8", "int4", "k4v2", "int2"}) expect_same_in_parts(kv, 64, 330);
+}
+
 TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {
   RandomModelSpec spec;
   spec.format = FormatId::kFp8;

@@ -325,6 +325,7 @@ Status attend_packed(const AttendPacked& call) {
   Device device{};
   auto e = current_device(&device);
   if (e != cudaSuccess) return check_cuda(e, "attention");
+  if (takes_codes(call, device)) return check_cuda(attend_codes(call, device), "attention");
   const int64_t turn = tiles_of_turn(call, device);
   if (turn == 0) return check_cuda(attend_at_once(call, device), "attention");
   AttendPacked part = call;

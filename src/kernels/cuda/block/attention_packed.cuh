@@ -92,4 +92,8 @@ bool takes_packed_spans(const AttendPacked& call, const Device& device);
 bool joins_packed_spans(const AttendPacked& call, const Device& device);
 cudaError_t attend_packed_spans(const AttendPacked& call, const Device& device);
 
+/// Such pages and heads by products of f16 (attention_codes.cu): not the CPU's bits.
+bool takes_codes(const AttendPacked& call, const Device& device);
+cudaError_t attend_codes(const AttendPacked& call, const Device& device);
+
 }  // namespace lowbit::cuda::block

@@ -61,6 +61,20 @@ inline void load_any_matrices(uint32_t (&to)[4], const void* row, bool transpose
 inline void load_matrices(uint32_t (&to)[4], const void* row) { load_any_matrices(to, row, false); }
 inline void load_transposed_matrices(uint32_t (&to)[4], const void* row) { load_any_matrices(to, row, true); }
 
+inline uint32_t transposed_matrix(uint32_t pair) {
+  operands_of[threadIdx.x].b[0] = pair;
+  __syncwarp();
+  const int g = static_cast<int>(threadIdx.x % 32) / 4, t = static_cast<int>(threadIdx.x % 4);
+  uint32_t to = 0;
+  for (int h = 0; h < 2; ++h)
+    to |= (operands_of_lane(4 * (2 * t + h) + g / 2).b[0] >> (16 * (g % 2)) & 0xffffu) << (16 * h);
+  __syncwarp();
+  return to;
+}
+inline uint32_t multiply_f16(uint32_t a, uint32_t b) {
+  return f16_pair(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
+}
+
 inline void end_copies() {}
 template <int kLeft>
 void wait_for_copies() {}

@@ -1,0 +1,305 @@
+// Attention of rows that decode on packed pages, on tensor cores: the default of a GPU, where attention_packed_span.cu
+// has the CPU's bits. Codes are operands as they are; their rows' scales go into queries and weights, each rounded to
+// f16, and least values are sums of their own. The order is that of docs/numerics.md ("Packed pages on tensor cores").
+//
+// A thread block has a part of the items of a tile, a warp every eighth of them; the last block of a tile puts its
+// parts together.
+
+#include <algorithm>
+
+#include "kernels/cuda/block/code_sums.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+/// A warp's items, one after the other.
+template <class F>
+__device__ __forceinline__ void attend_items(const AttendPacked& call, const CodesItems& items, CodesCopies<F>& copies,
+                                             int item, uint8_t* slots, const CodesShared<F>& shared,
+                                             CodesSums<F>& sums) {
+  const int end = copies.end;
+  uint8_t* slot = slots;
+  const auto slot_arrives = [] {
+    wait_for_copies<F::kSlots - 1>();
+    sync_warp();
+  };
+  const auto slot_is_read = [&] {
+    sync_warp();
+    copies.fetch(call, items, slot);
+    slot = slot == slots + (F::kSlots - 1) * F::kSlot ? slots : slot + F::kSlot;
+  };
+#pragma unroll 1
+  for (; item < end; item += kCodesWarps) {
+    const bool packed = items.is_packed(item);
+    float scores[kPageSteps][4] = {};
+    ScoreFactors factors;
+    slot_arrives();
+    if (packed) {
+      factors = multiply_codes<F>(shared, slot, scores);
+    } else {
+      factors = multiply_f16_keys<F>(shared, slot, scores);
+    }
+    slot_is_read();
+    const int first = packed ? items.page(item) * kTensorPage : items.begin(item);
+    sums.weigh(items, shared, first, first + (packed ? kTensorPage : kQuarter), factors, scores);
+    slot_arrives();
+    if (packed) {
+      sums.add_codes(slot);
+    } else {
+      sums.add_f16_values(items, shared, first, slot);
+    }
+    slot_is_read();
+  }
+}
+
+/// Puts the warps' results together: give(query, element, two elements, largest score, sum of weights).
+template <class F, class Give>
+__device__ __forceinline__ void join_warps(const PagedTile& tile, const CodesShared<F>& shared, const uint8_t* bytes,
+                                           const Give& give) {
+#pragma unroll 1
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * F::kHead / 2; at += kCodesThreads) {
+    const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
+    float most = -INFINITY, total = 0;
+    float2 all = {0, 0};
+#pragma unroll
+    for (int w = 0; w < kCodesWarps; ++w) most = fmaxf(most, shared.most[w][q]);
+    const float shift = shift_of(most);
+#pragma unroll
+    for (int w = 0; w < kCodesWarps; ++w) {
+      const float by = power_of_two(__fsub_rn(shared.most[w][q], shift));
+      const float2 two = *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(bytes + w * F::kWarpBytes) +
+                                                          q * F::kPitch + element);
+      total = __fmaf_rn(shared.total[w][q], by, total);
+      all = {__fmaf_rn(two.x, by, all.x), __fmaf_rn(two.y, by, all.y)};
+    }
+    give(q, element, all, most, total);
+  }
+}
+/// The tile's outputs, [query][kHead], behind the results of its warps.
+template <class F>
+__device__ __forceinline__ float* outputs_in(uint8_t* bytes) {
+  constexpr int kOutputs = kCodesQueries * F::kHead * 4;
+  static_assert(kCodesQueries * F::kPitch * 4 + kOutputs <= F::kWarpBytes);
+  return reinterpret_cast<float*>(bytes + F::kBytes - kOutputs);
+}
+/// Weighted values by their sum of weights: both are multiples, 2^15 and 2^-2.
+template <class F>
+__device__ __forceinline__ void keep_output(uint8_t* bytes, int q, int element, float2 all, float total) {
+  const float by = __fdiv_rn(exact_power(-17), total);
+  *reinterpret_cast<float2*>(outputs_in<F>(bytes) + q * F::kHead + element) = {__fmul_rn(all.x, by),
+                                                                               __fmul_rn(all.y, by)};
+}
+/// Stores the outputs, transformed if they are to be (docs/numerics.md#hadamard-transform): a warp has a query.
+template <class F>
+__device__ __forceinline__ void store_outputs(const AttendPacked& call, const PagedTile& tile, uint8_t* bytes) {
+  constexpr int kEach = F::kHead / 32;
+  __syncthreads();
+  const int q = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (q >= tile.count) return;
+  float x[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i] = outputs_in<F>(bytes)[q * F::kHead + lane * kEach + i];
+  if (call.hadamard != 0) {
+#pragma unroll
+    for (int w = 1; w < kEach; w *= 2)
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i & w) continue;
+        const float a = x[i], b = x[i + w];
+        x[i] = __fadd_rn(a, b), x[i + w] = __fsub_rn(a, b);
+      }
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2)
+#pragma unroll
+      for (float& v : x) {
+        const float other = xor_lanes(v, w);
+        v = lane & w ? __fsub_rn(other, v) : __fadd_rn(v, other);
+      }
+#pragma unroll
+    for (float& v : x) v = __fmul_rn(v, call.hadamard);
+  }
+  float* const to = call.attend.out + tile.offset(call.attend, q) + lane * kEach;
+#pragma unroll
+  for (int i = 0; i < kEach; i += 2) *reinterpret_cast<float2*>(to + i) = {x[i], x[i + 1]};
+}
+
+/// Where one part's result of a tile's query lies: largest score, sum of weights, weighted values.
+__device__ __forceinline__ float* part_result(const AttendPages& call, int most_parts, int part, int query) {
+  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * most_parts + part;
+  return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
+}
+/// Puts the parts of a tile together.
+template <class F>
+__device__ __forceinline__ void join_parts(const AttendPages& call, const PagedTile& tile, int most_parts, int parts,
+                                           uint8_t* bytes, CodesShared<F>& shared) {
+  auto* const factors = reinterpret_cast<float*>(bytes);  // [query][parts]
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q_of_warp = thread / 32;
+  if (q_of_warp < tile.count) {
+    float most = -INFINITY, total = 0;
+    for (int u = lane; u < parts; u += 32) {
+      const float of = load_from_others(part_result(call, most_parts, u, q_of_warp));
+      factors[q_of_warp * parts + u] = of;
+      most = fmaxf(most, of);
+    }
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) most = fmaxf(most, xor_lanes(most, w));
+    for (int u = lane; u < parts; u += 32) {
+      float& factor = factors[q_of_warp * parts + u];
+      factor = power_of_two(__fsub_rn(factor, shift_of(most)));
+      total = __fmaf_rn(load_from_others(part_result(call, most_parts, u, q_of_warp) + 1), factor, total);
+    }
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) total = __fadd_rn(total, xor_lanes(total, w));
+    if (lane == 0) shared.of_parts[q_of_warp] = total;
+  }
+  __syncthreads();
+  const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
+#pragma unroll 1
+  for (int at = thread; at < tile.count * F::kHead / 2; at += kCodesThreads) {
+    const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
+    const float* const from = part_result(call, most_parts, 0, q) + 2 + element;
+    float2 all = {0, 0};
+#pragma unroll 16
+    for (int u = 0; u < parts; ++u) {
+      const float2 two = load_from_others(reinterpret_cast<const float2*>(from + u * apart));
+      const float by = factors[q * parts + u];
+      all = {__fmaf_rn(two.x, by, all.x), __fmaf_rn(two.y, by, all.y)};
+    }
+    keep_output<F>(bytes, q, element, all, shared.of_parts[q]);
+  }
+}
+
+template <class F>
+__global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
+    attend_codes(const __grid_constant__ AttendPacked call, int device_parts, int most_parts) {
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  auto& shared = *reinterpret_cast<CodesShared<F>*>(bytes + F::kBytes);
+  let_successor_start();
+  if (!call.overlap) wait_for_predecessor();
+  const AttendPages& attend = call.attend;
+  const int part = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
+  {
+    const PagedTile of = packed_tile(attend);
+    const CodesItems items(call, of);
+    const CodesParts divided(items, device_parts);
+    if (part >= divided.count) return;
+    if (threadIdx.x == 0) shared.parts = divided.count;
+    uint8_t* const slots = bytes + warp * F::kWarpBytes;
+    const int first = part * divided.of_part + warp;
+    CodesCopies<F> copies;
+    copies.begin(call, of, items, first, min(items.count, (part + 1) * divided.of_part));
+#pragma unroll 1
+    for (int i = 0; i < F::kSlots; ++i) copies.fetch(call, items, slots + i * F::kSlot);
+    wait_for_predecessor();
+    load_queries<F>(attend, of, shared);
+    __syncthreads();
+    CodesSums<F> sums;
+    sums.clear();
+    attend_items<F>(call, items, copies, first, slots, shared, sums);
+    sums.put(reinterpret_cast<float*>(slots));
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (lane < 4) shared.most[warp][2 * lane + i] = sums.most[i], shared.total[warp][2 * lane + i] = sums.total[i];
+  }
+  __syncthreads();
+  const PagedTile tile = packed_tile(attend);  // once more: registers had other use
+  const int parts = shared.parts;
+  if (parts == 1) {
+    join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float, float total) {
+      keep_output<F>(bytes, q, element, all, total);
+    });
+    store_outputs<F>(call, tile, bytes);
+    return;
+  }
+  join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float most, float total) {
+    float* const to = part_result(attend, most_parts, part, q);
+    *reinterpret_cast<float2*>(to + 2 + element) = all;
+    if (element == 0) *reinterpret_cast<float2*>(to) = {most, total};
+  });
+  __syncthreads();
+  if (threadIdx.x == 0)
+    shared.is_last =
+        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(parts));
+  __syncthreads();
+  if (!shared.is_last) return;
+  join_parts<F>(attend, tile, most_parts, parts, bytes, shared);
+  store_outputs<F>(call, tile, bytes);
+}
+
+template <class F>
+cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
+  auto* const kernel = &attend_codes<F>;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
+  AttendPacked turn = call;
+  AttendPages& a = turn.attend;
+  // As many thread blocks of a tile as fill the device with the heads of one sequence; fewer where it has fewer items.
+  const int64_t of_device = fast_packed_parts(int64_t{device.processors} * F::kBlocksOfProcessor, a.kv.kv_heads);
+  const int64_t most = std::min(of_device, 2 * (a.spans + 1));
+  const int64_t at_once =
+      call.room_floats / attend_results_floats(1, a.tile_queries, most, a.kv.kv_heads, a.kv.head_dim);
+  a.results = call.room;
+  for (int64_t first = 0; first < call.attend.tile_count; first += at_once) {
+    a.tiles = call.attend.tiles + first;
+    a.tile_count = std::min(at_once, call.attend.tile_count - first);
+    const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
+                    static_cast<unsigned>(most));
+    const auto e = launch(kernel, grid, dim3(kCodesThreads), F::kBytes + sizeof(CodesShared<F>),
+                          static_cast<cudaStream_t>(a.stream), device.bulk_copies, turn, static_cast<int>(of_device),
+                          static_cast<int>(most));
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+template <int kHead>
+cudaError_t launch_code_bits(const AttendPacked& call, const Device& device) {
+  const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
+  if (keys == 8) return launch_codes<CodesForm<kHead, 8, 8>>(call, device);
+  if (keys == 2) return launch_codes<CodesForm<kHead, 2, 2>>(call, device);
+  return values == 2 ? launch_codes<CodesForm<kHead, 4, 2>>(call, device)
+                     : launch_codes<CodesForm<kHead, 4, 4>>(call, device);
+}
+
+template <int kHead>
+constexpr int64_t shared_bytes_of(int key_bits) {
+  const int64_t bytes = key_bits == 8   ? CodesForm<kHead, 8, 8>::kBytes
+                        : key_bits == 2 ? CodesForm<kHead, 2, 2>::kBytes
+                                        : CodesForm<kHead, 4, 4>::kBytes;
+  static_assert(CodesForm<kHead, 4, 2>::kBytes <= CodesForm<kHead, 4, 4>::kBytes);
+  return bytes + int64_t{sizeof(CodesShared<CodesForm<kHead, 4, 4>>)};
+}
+bool takes_code_bits(int key_bits, int value_bits, int64_t head_dim, const Device& device) {
+  return key_bits != 3 && has_packed_form(key_bits, value_bits, head_dim) &&
+         (head_dim == 64 ? shared_bytes_of<64>(key_bits) : shared_bytes_of<128>(key_bits)) <= device.shared_bytes;
+}
+
+}  // namespace
+
+bool block::takes_codes(const AttendPacked& call, const Device& device) {
+  const PackedPages& packed = call.kv.packed;
+  const AttendPages& a = call.attend;
+  const auto least_room = fast_packed_floats(device.processors, a.kv.kv_heads, a.kv.head_dim);
+  return !a.exact && call.arrived != nullptr && call.room != nullptr && call.room_floats >= least_room &&
+         call.kv.old.tables == nullptr && !packed.fp8 && a.tile_queries <= kCodesQueries && call.teams == 0 &&
+         takes_code_bits(packed.key_bits, packed.value_bits, a.kv.head_dim, device);
+}
+
+bool is_fast_packed(const AttendPacked& call) {
+  Device device{};
+  return current_device(&device) == cudaSuccess && takes_codes(call, device);
+}
+bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim) {
+  Device device{};
+  return current_device(&device) == cudaSuccess && takes_code_bits(key_bits, value_bits, head_dim, device);
+}
+
+cudaError_t block::attend_codes(const AttendPacked& call, const Device& device) {
+  return call.attend.kv.head_dim == 64 ? launch_code_bits<64>(call, device) : launch_code_bits<128>(call, device);
+}
+
+}  // namespace lowbit::cuda

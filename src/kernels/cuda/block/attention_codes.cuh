@@ -1,0 +1,183 @@
+#pragma once
+// Items that a warp of attention_codes.cu reads, one after the other, and their way to shared memory.
+//
+// An item is a packed page, or a quarter of a page that is still f16: about as many bytes. The items of a sequence, and
+// how they are divided among thread blocks and warps, depend on the row's block of 64 positions and on the device.
+
+#include "kernels/cuda/block/attention_packed.cuh"
+#include "kernels/cuda/block/attention_tensor.cuh"
+#include "kernels/cuda/block/packed_operands.cuh"
+#include "kernels/cuda/packed_ops.cuh"
+
+namespace lowbit::cuda::block {
+
+constexpr int kCodesWarps = 8, kCodesThreads = 32 * kCodesWarps, kCodesQueries = 8;
+constexpr int kQuarter = kTensorPage / 4;
+
+template <int kHeadDim, int kKeyBits, int kValueBits>
+struct CodesForm {
+  static constexpr int kHead = kHeadDim, kSteps = kHead / 16, kTiles = kHead / 16;
+  static constexpr int kWidth = kValueBits == 2 ? 32 : 64, kBlocks = kHead / kWidth, kBlockTiles = kWidth / 16;
+  using Keys = CodeOperands<kKeyBits, kTensorPage>;
+  using Values = CodeOperands<kValueBits, kWidth>;
+  static constexpr int kKeyCodes = kHead * kTensorPage * kKeyBits / 8, kKeySide = 8 + 2 * kHead;
+  static constexpr int kBlockCodes = kWidth * kTensorPage * kValueBits / 8, kBlockSide = 8 + 2 * kTensorPage;
+  static constexpr int kValueCodes = kBlocks * kBlockCodes, kValueSide = kBlocks * kBlockSide;
+  static constexpr int kF16 = 2 * kQuarter * kHead;  // bytes of a quarter's keys, and of its values
+  /// Keys or values of an item. Two are on their way while one is read.
+  static constexpr int kSlots = 3, kLongest = kKeyCodes + kKeySide > kValueCodes + kValueSide
+                                                  ? kKeyCodes + kKeySide
+                                                  : kValueCodes + kValueSide;
+  static constexpr int kSlot = ((kLongest > kF16 ? kLongest : kF16) + 127) / 128 * 128;
+  static constexpr int kWarpBytes = kSlots * kSlot, kBytes = kCodesWarps * kWarpBytes;
+  static constexpr int kBlocksOfProcessor = 2 * kBytes <= (224 << 10) ? 2 : 1;
+  /// A warp's result, in its slots: [query][kPitch].
+  static constexpr int kPitch = kHead + 4;
+  static_assert(kCodesQueries * kPitch * 4 <= kWarpBytes);
+};
+
+/// The items of a tile, whose queries are all in one block of 64 positions, and what they see.
+struct CodesItems {
+  int first, last;               // positions that some query sees
+  int all_first, all_last;       // that all do
+  int packed_begin, packed_end;  // pages
+  int front, packed, count;      // items before packed ones, packed, all
+
+  __device__ __forceinline__ CodesItems(const AttendPacked& call, const PagedTile& tile) {
+    const int64_t window = call.attend.window;
+    const int block = tile.position(0) / kTensorPage,
+              first_page = first_seen(block * kTensorPage, window) / kTensorPage;
+    all_last = tile.position(0), last = tile.position(tile.count - 1);
+    first = first_seen(all_last, window), all_first = first_seen(last, window);
+    packed_begin = max(1, first_page);
+    packed_end =
+        max(packed_begin, min(block - 1 - static_cast<int>(call.kv.packed.behind), tile.sequence.most_packed) + 1);
+    front = first_page == 0 ? 4 : 0;
+    packed = packed_end - packed_begin;
+    count = front + packed + 4 * max(0, block + 1 - packed_end);
+  }
+  __device__ __forceinline__ bool is_packed(int item) const { return item >= front && item < front + packed; }
+  __device__ __forceinline__ int page(int item) const {
+    if (item < front) return 0;
+    return item < front + packed ? packed_begin + item - front : packed_end + (item - front - packed) / 4;
+  }
+  /// The first position of an f16 item.
+  __device__ __forceinline__ int begin(int item) const {
+    const int quarter = item < front ? item : (item - front - packed) % 4;
+    return page(item) * kTensorPage + quarter * kQuarter;
+  }
+};
+
+/// How a tile's items are divided: part u, a thread block's, has those from u * of_part on.
+struct CodesParts {
+  int of_part, count;
+
+  __device__ __forceinline__ CodesParts(const CodesItems& items, int most_parts) {
+    const int most = most_parts * kCodesWarps;
+    of_part = (items.count + most - 1) / most * kCodesWarps;
+    count = (items.count + of_part - 1) / of_part;
+  }
+};
+
+/// Lines of 128 bytes to shared memory; a lane has a piece of 16 bytes of each fourth one.
+template <int kLines, class Reader>
+__device__ __forceinline__ void copy_lines(uint8_t* to, const uint8_t* from, const Reader& reader) {
+  const unsigned lane = lane_of_warp(), first = lane / 8, piece = lane % 8;
+  from += lane * 16;
+#pragma unroll
+  for (unsigned k = 0; k < kLines / 4; ++k)
+    copy_to_shared_16(to + 512 * k + piece_offset(first, piece, reader(first + 4 * k)), from + 512 * k);
+}
+template <int kBytes>
+__device__ __forceinline__ void copy_side(uint8_t* to, const uint8_t* from) {
+  const unsigned lane = lane_of_warp();
+  to += 8 * lane, from += 8 * lane;
+#pragma unroll
+  for (unsigned at = 0; at < kBytes; at += 256)
+    if (at + 256 <= kBytes || 8 * lane < kBytes - at) copy_to_shared_8(to + at, from + at);
+}
+
+/// Asks for keys and values of a warp's items in the order in which it reads them, some ahead of it.
+template <class F>
+struct CodesCopies {
+  int item, end;
+  bool values, may_read_rows;             // of the pass that the predecessor writes
+  const uint8_t *address, *next_address;  // of this item's page and of the next one's
+  const uint64_t *packed_pages, *f16_pages;
+  int codes, sides, f16;  // where the head lies in a page
+
+  __device__ __forceinline__ const uint8_t* address_of(const CodesItems& items, int of) const {
+    const uint64_t* const from = (items.is_packed(of) ? packed_pages : f16_pages) + items.page(of);
+    return of < end ? load_pointer_once(from) : nullptr;
+  }
+  __device__ __forceinline__ void begin(const AttendPacked& call, const PagedTile& tile, const CodesItems& items,
+                                        int from, int to) {
+    end = to, item = from, values = false, may_read_rows = false;
+    const auto head = static_cast<int>(head_of(call.kv, tile.kv_head));
+    codes = head * static_cast<int>(call.kv.packed.codes);
+    sides = static_cast<int>(call.kv.packed.sides_at) + head * static_cast<int>(call.kv.packed.sides);
+    f16 = static_cast<int>(call.kv.pages.index * 2 * call.kv.pages.kv_heads + tile.kv_head) *
+          (2 * kTensorPage * F::kHead);
+    packed_pages = packed_table(call.kv, call.kv.packed, tile) - 1;
+    f16_pages = tile.pages;
+    address = address_of(items, item);
+    next_address = address_of(items, item + kCodesWarps);
+  }
+  __device__ __forceinline__ void fetch_codes(uint8_t* slot) const {
+    if (!values) {
+      copy_lines<F::kKeyCodes / 128>(slot, address + codes, F::Keys::reader);
+      copy_side<F::kKeySide>(slot + F::kKeyCodes, address + sides);
+    } else {
+      copy_lines<F::kValueCodes / 128>(slot, address + codes + F::kKeyCodes, F::Values::reader);
+      copy_side<F::kValueSide>(slot + F::kValueCodes, address + sides + F::kKeySide);
+    }
+  }
+  /// Values that are not seen are zeros: 0 times infinity is no number.
+  __device__ __forceinline__ void fetch_f16(const AttendPacked& call, const CodesItems& items, uint8_t* slot) const {
+    const unsigned lane = lane_of_warp(), first = static_cast<unsigned>(items.begin(item)),
+                   in_page = first % kTensorPage;
+    const uint8_t* from = address + f16;
+    if (!values) {
+      from += lane / 2 * (2 * kTensorPage) + in_page * 2 + lane % 2 * 16;
+      uint8_t* const to = slot + piece_offset(lane / 8, lane % 8, lane / 8);
+#pragma unroll
+      for (unsigned k = 0; k < F::kF16 / 512; ++k) copy_to_shared_16(to + 512 * k, from + k * 16 * (2 * kTensorPage));
+    } else {
+      constexpr unsigned kLines = F::kHead / 64;  // of a row
+      from += static_cast<unsigned>(call.kv.pages.kv_heads) * (2 * F::kHead * kTensorPage) + in_page * (2 * F::kHead) +
+              lane * 16;
+#pragma unroll 2  // where it is all there, constants of this rare way take registers of the other one
+      for (unsigned k = 0; k < F::kF16 / 512; ++k) {
+        const unsigned line = lane / 8 + 4 * k;
+        const int at = static_cast<int>(first + line / kLines);
+        uint8_t* const to = slot + piece_offset(line, lane % 8, line / (4 * kLines));
+        if (at <= items.last && at >= items.first) {
+          copy_to_shared_16(to, from + 512 * k);
+        } else {
+          *reinterpret_cast<uint4*>(to) = {0, 0, 0, 0};
+        }
+      }
+    }
+  }
+  /// Starts the copies of a slot, if there is something left to read.
+  __device__ __forceinline__ void fetch(const AttendPacked& call, const CodesItems& items, uint8_t* slot) {
+    if (item < end) {
+      if (items.is_packed(item)) {
+        fetch_codes(slot);
+      } else {
+        if (!may_read_rows) wait_for_predecessor();
+        may_read_rows = true;
+        fetch_f16(call, items, slot);
+      }
+      if (values) {
+        item += kCodesWarps;
+        address = next_address;
+        next_address = address_of(items, item + kCodesWarps);
+      }
+      values = !values;
+    }
+    end_copies();  // also where there is none: who waits counts them
+  }
+};
+
+}  // namespace lowbit::cuda::block
