@@ -30,8 +30,9 @@ struct StepProducts {
   ProductEnd end = ProductEnd::kStore;
 };
 /// Whether step_products() takes them, room in a block and no offsets assumed: one to kMostStepRows rows, int8 with a
-/// scale per 32 columns and weights with scales of 32 to 256, or 16-bit and DeviceMatmulPlan::takes_halves(); or one of
-/// `rows`, whose codes share a scale, and weights of 1 or 2 bits with a scale per row.
+/// scale per 32 columns and weights with scales of 32 to 256 or, of one token, a scale per row; 16-bit and
+/// DeviceMatmulPlan::takes_halves(); or one of `rows`, whose codes share a scale, and weights of 1 or 2 bits with a
+/// scale per row.
 bool takes_step_products(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);

@@ -9,7 +9,8 @@
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
 //           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile.
 // Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
-//           lanes that pass them on, and groups by one thread per output.
+//           lanes that pass them on, and groups by one thread per output. Where a row of weights has one scale, that
+//           thread adds all activation groups.
 // Limits:   memory, where there are weights enough; else the chain read x - norm - quantize - products - scale and add.
 
 #include "kernels/cuda/step_gemv_input.cuh"
@@ -100,6 +101,12 @@ struct StepGemvCopies {
   }
 };
 
+/// Sums of an output: of groups of the weights, or of activation groups where a row of weights has one scale.
+template <bool kRowScales>
+__device__ __forceinline__ int step_gemv_sums(const ProductArgs& p) {
+  return kRowScales ? p.x_group_count : p.weight_groups;
+}
+
 /// A lane's sums of a share of `count` batches: rows 2 g and 2 g + 1, activation groups 2 t and 2 t + 1 of each. `x`:
 /// codes of the share's activation group g.
 template <int Bits>
@@ -125,11 +132,12 @@ __device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int count, u
 }
 
 /// Sums times the scales of x, by weight groups, into `slot`: the lane's rows of the group that has activation group 2
-/// t + 1.
+/// t + 1. kRowScales: sums alone, by activation groups.
+template <bool kRowScales>
 __device__ __forceinline__ void scale_step_gemv(const ProductArgs& p, const float (&sum)[4], float2 by, int x_groups,
                                                 float* slot) {
   const int before = static_cast<int>(threadIdx.x) % 4 * 2;  // activation groups of the share in the lanes below
-  if (p.per_scale == 1) {
+  if (kRowScales || p.per_scale == 1) {
     if (before < x_groups)
       *reinterpret_cast<float2*>(slot - 16) = {__fmaf_rn(sum[0], by.x, 0.0f), __fmaf_rn(sum[2], by.x, 0.0f)};
     if (before + 1 < x_groups)
@@ -168,26 +176,27 @@ struct StepGemvOutput {
   }
 };
 
-/// The groups of a tile, or of a pair, in their order; one warp.
-template <int kTiles>
+/// The groups of a tile, or of a pair, in their order; one warp. kRowScales: activation groups, times `x_scales`.
+template <int kTiles, bool kRowScales>
 __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const float* results, const float* scales,
-                                                     const StepGemvOutput& out) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16,
-            base = kTiles == 2 ? lane / 16 * p.weight_groups * 16 + r : r;
+                                                     const float* x_scales, const StepGemvOutput& out) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16, count = step_gemv_sums<kRowScales>(p),
+            base = kTiles == 2 ? lane / 16 * count * 16 + r : r;
   float acc = 0;
   constexpr int kAtOnce = 8;
 #pragma unroll 1
-  for (int i = 0; i < p.weight_groups; i += kAtOnce) {
+  for (int i = 0; i < count; i += kAtOnce) {
     float result[kAtOnce], scale[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {  // behind the last group lies what is not added
       result[j] = results[base + (i + j) * 16];
-      scale[j] = scales[base + (i + j) * 16];
+      scale[j] = kRowScales ? x_scales[i + j] : scales[base + (i + j) * 16];
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j)
-      if (i + j < p.weight_groups) acc = __fmaf_rn(result[j], scale[j], acc);
+      if (i + j < count) acc = __fmaf_rn(result[j], scale[j], acc);
   }
+  if constexpr (kRowScales) acc = __fmaf_rn(acc, scales[kTiles == 2 ? lane : r], 0.0f);
   float y = __fadd_rn(acc, out.bias);
   if constexpr (kTiles == 2) {
     y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
@@ -196,17 +205,19 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   if (out.to != nullptr) *out.to = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
 }
 
-/// kTiles 2: the tiles are those of parts 0 and 1, and become one output.
-template <int Bits, int kTiles>
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kRowScales: a row of weights has one scale.
+template <int Bits, int kTiles, bool kRowScales>
 __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
   constexpr int kStages = kStepGemvStages<Bits, kTiles>;
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
-  const int of_half = p.weight_groups * 16, of_tile = of_half * kTiles, of_chunk = p.depth * p.warp_batches,
-            first = warp * p.warp_batches, count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
-  const auto* const scales = reinterpret_cast<const float*>(product_shared);      // [scale stages][tiles][groups][16]
-  auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][groups][16]
+  const int of_half = step_gemv_sums<kRowScales>(p) * 16, of_tile = of_half * kTiles,
+            of_chunk = p.depth * p.warp_batches, first = warp * p.warp_batches,
+            count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
+  const auto* const scales =
+      reinterpret_cast<const float*>(product_shared);  // [scale stages][tiles][weight groups][16]
+  auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][sums][16]
   StepGemvCopies<Bits, kTiles> copies;
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
@@ -215,7 +226,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
   StepGemvOutput out;
   if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
-      slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
+      slot = ((2 * (first + t) + 1) >> p.sum_shift) * 16 + 2 * g;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
   wait_for_predecessor();
   out.fetch_before(p);
@@ -239,13 +250,13 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
       const int at = chunk * of_chunk, here = min(p.warp_batches, count - at);
       if (here > 0) {
         const uint2 x = *reinterpret_cast<const uint2*>(codes + 64 * at);
-        const float2 factors = x_scales[at];
+        const float2 factors = kRowScales ? float2{1, 1} : x_scales[at];
 #pragma unroll
         for (int half = 0; half < kTiles; ++half) {
           float sum[4];
           sum_step_gemv<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, sum);
-          scale_step_gemv(p, sum, factors, min(2 * here, p.x_group_count - 2 * (first + at)),
-                          of + half * of_half + slot + (2 * at >> p.scale_shift) * 16);
+          scale_step_gemv<kRowScales>(p, sum, factors, min(2 * here, p.x_group_count - 2 * (first + at)),
+                                      of + half * of_half + slot + (2 * at >> p.sum_shift) * 16);
         }
       }
       copies.next(p, product_shared, count, of_chunk);
@@ -253,7 +264,9 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
       if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
     }
     __syncthreads();
-    if (accumulates) scale_and_add_groups<kTiles>(p, of, scales + scale_stage * of_tile, out);
+    if (accumulates)
+      scale_and_add_groups<kTiles, kRowScales>(p, of, scales + scale_stage * kTiles * p.weight_groups * 16,
+                                               reinterpret_cast<const float*>(product_shared + p.x_scales_at), out);
     scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
   }
 }

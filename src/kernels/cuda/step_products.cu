@@ -20,30 +20,36 @@ constexpr int kStepGemvBlocks = 2;  // of a multiprocessor
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
 
+/// A row of weights has one scale, and more activation groups than a share: none of their sums are passed on.
+bool has_row_scales(const ProductArgs& args) { return args.weight_groups == 1 && args.per_scale > kStepGemvXGroups; }
+
 /// One token streams where lanes that pass a group's sum on have whole groups.
 bool streams(const ProductArgs& args) {
-  return args.m == 1 && args.per_scale <= kStepGemvXGroups &&
-         std::has_single_bit(static_cast<unsigned>(args.per_scale));
+  return args.m == 1 && (has_row_scales(args) || (args.per_scale <= kStepGemvXGroups &&
+                                                  std::has_single_bit(static_cast<unsigned>(args.per_scale))));
 }
 
 /// How warps share K: an even number of batches of a warp at a time, which hold whole groups.
 void cut_step_gemv(ProductArgs& args) {
   const int batches = static_cast<int>(ceil_div(args.k, 64));
-  args.warp_batches = batches <= kProductThreads / 16 && args.per_scale <= 4 ? 2 : kProductBatches;
+  const int of_sum = has_row_scales(args) ? 1 : args.per_scale;
+  args.warp_batches = batches <= kProductThreads / 16 && of_sum <= 4 ? 2 : kProductBatches;
   args.depth = std::min(kProductThreads / 32, static_cast<int>(ceil_div(batches, args.warp_batches)));
-  args.scale_shift = std::countr_zero(static_cast<unsigned>(args.per_scale));
+  args.sum_shift = std::countr_zero(static_cast<unsigned>(of_sum));
 }
 
 /// place() for one token.
 int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   const bool pairs = gates(call.end);
-  const int tiles = pairs ? 2 : 1, bits = bits_of(call), groups = tiles * args.weight_groups * 16 * 4;
+  const int tiles = pairs ? 2 : 1, bits = bits_of(call), of_group = tiles * 16 * 4,
+            groups = args.weight_groups * of_group,
+            sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
   args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
   args.scale_stages =
       static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(grid, 1))));
   args.weights_at = args.scale_stages * groups;
   args.rows_at = args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
-  args.codes_at = args.results_at + std::max(2 * groups, args.norm == nullptr ? 0 : norm_row_bytes(args.k));
+  args.codes_at = args.results_at + std::max(2 * sums, args.norm == nullptr ? 0 : norm_row_bytes(args.k));
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
   return args.factor_at + 16;
@@ -120,15 +126,14 @@ bool takes(const StepProducts& call, const Matmul& part) {
 }
 
 template <int Bits, int kTiles>
-const void* kernel_of(bool streams) {
-  return streams ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles>)
-                 : reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
+const void* kernel_of(const ProductArgs& args) {
+  if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
+  return has_row_scales(args) ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true>)
+                              : reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false>);
 }
 template <int kTiles>
-const void* kernel_of(int bits, bool streams) {
-  return bits == 2   ? kernel_of<2, kTiles>(streams)
-         : bits == 4 ? kernel_of<4, kTiles>(streams)
-                     : kernel_of<8, kTiles>(streams);
+const void* kernel_of(int bits, const ProductArgs& args) {
+  return bits == 2 ? kernel_of<2, kTiles>(args) : bits == 4 ? kernel_of<4, kTiles>(args) : kernel_of<8, kTiles>(args);
 }
 
 }  // namespace
@@ -163,7 +168,7 @@ Status step_products(const StepProducts& call) {
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call);
   const int grid = grid_of(args, device), shared = place(call, args, grid), bits = bits_of(call);
-  const void* const kernel = gates(call.end) ? kernel_of<2>(bits, streams(args)) : kernel_of<1>(bits, streams(args));
+  const void* const kernel = gates(call.end) ? kernel_of<2>(bits, args) : kernel_of<1>(bits, args);
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -45,8 +45,9 @@ struct ProductArgs {
   // Byte positions in shared memory, and bytes of a row of codes.
   int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, factor_at, code_pitch;
   int chunks, stages;  // of K, and those that shared memory holds
-  // One row: tiles of the launch, those of a block whose scales shared memory holds, and per_scale is 2^scale_shift.
-  int tiles, scale_stages, scale_shift;
+  // One row: tiles of the launch, those of a block whose scales shared memory holds, and activation groups that share a
+  // sum, 2^sum_shift.
+  int tiles, scale_stages, sum_shift;
 };
 
 /// The batches of 64 columns that a warp multiplies at a time.

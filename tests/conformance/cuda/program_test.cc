@@ -174,6 +174,8 @@ TEST(CudaPrograms, LongRowsThatDecode) {
   };
   for (const FormatId format : {FormatId::kInt4, FormatId::kInt2, FormatId::kInt8})
     for (const int64_t group : {int64_t{64}, int64_t{128}}) decode(format, group, 32, 9216);
+  for (const FormatId format : {FormatId::kTernary, FormatId::kInt4, FormatId::kInt8})
+    for (const int64_t intermediate : {4608, 9216}) decode(format, Scaling::kAll, 32, intermediate);
   for (const FormatId format : {FormatId::kTernary, FormatId::kBinary, FormatId::kInt2})
     for (const int64_t intermediate : {4608, 6144}) decode(format, Scaling::kAll, 0, intermediate);
 }
