@@ -187,7 +187,8 @@ Status start_normed_halves(const Fp8Quant& q, void* stream) {
   auto* const kernel = &quantize_normed_halves<E, Shape>;
   if (auto status = check_cuda(allow_shared(reinterpret_cast<const void*>(kernel), device), where); !status)
     return status;
-  const int64_t blocks = std::min(q.rows, int64_t{device.processors} * Shape::kAtOnce);
+  const int64_t blocks =
+      std::min((q.rows + kRowsAtOnce - 1) / kRowsAtOnce, int64_t{device.processors} * Shape::kAtOnce);
   return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads),
                            Shape::shared_bytes(q.columns), static_cast<cudaStream_t>(stream), device.bulk_copies, q),
                     where);
