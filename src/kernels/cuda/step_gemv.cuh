@@ -7,10 +7,12 @@
 //           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of activation groups 2 t and 2 t + 1 for
 //           rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
-//           kernel has ended. Where tiles are many, two teams of warps of a block share x, and have tiles each; half
-//           of their first copies begin behind those of x. One warp scales and adds a tile's groups while the others multiply the next tile.
+//           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile. Where
+//           tiles are many, a block has two teams of warps, which share x and have tiles of their own; half of their
+//           first copies begin behind those of x.
 // Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
-//           lanes that pass them on, and groups by one thread per output.
+//           lanes that pass them on, and groups by one thread per output. Where a row of weights has one scale, that
+//           thread adds all activation groups.
 // Limits:   memory, where there are weights enough; else the chain read x - norm - quantize - products - scale and add.
 
 #include "kernels/cuda/step_gemv_input.cuh"
