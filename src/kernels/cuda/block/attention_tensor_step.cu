@@ -299,13 +299,15 @@ template <int kDim, bool kCluster>
 __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid_constant__ AttendStep call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto& shared = *reinterpret_cast<TensorStepShared<kDim>*>(bytes);
+  constexpr bool kPagesFirst = kDim > 64;  // large pages would come behind the weights of the successor
+  if constexpr (!kPagesFirst) let_successor_start();
   const AttendPages& attend = call.attend;
   const PagedTile tile = paged_tile(attend);
   const int span = tile.first_span + static_cast<int>(blockIdx.z), position = tile.sequence.position;
   if (static_cast<int>(blockIdx.z) >= tile.spans) return;
   const Seen seen = seen_of(position, span, attend.window);
   fetch_span<kDim>(attend, tile, span, seen, shared);
-  let_successor_start();  // not before: its weights would be in front of these pages
+  if constexpr (kPagesFirst) let_successor_start();
   float2 turns[kDim / 32];
 #pragma unroll
   for (int i = 0; i < kDim / 32; ++i) {
