@@ -110,6 +110,19 @@ def presets(report: dict) -> str:
                               f"Speed and memory: {speed['machine']}, {speed['threads']} threads, 128 tokens and 64 more.")
 
 
+def presets_choices(report: dict) -> str:
+    """What each preset loses of a set of questions."""
+    lines = ["| `--preset` | right by length, % | points lost | right, % | points lost |", "|---" * 5 + "|"]
+    percent = lambda of, key: f"{100 * of[key]:.1f}"
+    lost = lambda of: f"{-100 * of['mean']:.1f} ± {100 * of['error']:.1f}"
+    first = report["rows"][0]["against"]
+    lines.append(f"| the original | {percent(first, 'normalized_accuracy')} | - | {percent(first, 'accuracy')} | - |")
+    for r in report["rows"]:
+        lines.append(f"| `{r['preset']}` | {percent(r, 'normalized_accuracy')} | {lost(r['normalized_difference'])} | {percent(r, 'accuracy')} | "
+                     f"{lost(r['difference'])} |")
+    return "\n".join(lines) + f"\n\n{report['model']}; {report['task']}; {report['machine']}."
+
+
 def calibration(report: dict) -> str:
     lines = ["| model | device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|---|"]
     for part in report["reports"]:

@@ -147,14 +147,16 @@ bool time_ours(const Case& c, const std::string& name, bool by_column, const Lau
   return true;
 }
 
-bool time_cut(const Case& c, const fp8::Cut& cut, bool by_column) {
+bool time_cut(const Case& c, const fp8::Cut& cut, bool by_column, bool early = true) {
   Device device;
   must(current_device(&device), "device");
   std::string name = "lowbit " + std::to_string(cut.p) + "x" + std::to_string(cut.q);
   if (cut.skinny) name += " K in " + std::to_string(cut.split) + ", " + std::to_string(cut.blocks) + " at once";
   if (by_column) name += ", scales by column";
-  return time_ours(c, name, by_column, [&](const DeviceGemm& g) {
+  if (!early) name += ", weights late";
+  return time_ours(c, name, by_column, [&](DeviceGemm g) {
     cudaError_t error = cudaSuccess;
+    g.new_weights = !early;
     const bool taken = cut.skinny ? fp8::launch_skinny(g, {}, cut, device, stream, &error)
                                   : fp8::launch_many_rows(g, {}, cut, device, stream, &error);
     return taken && error == cudaSuccess;
@@ -231,13 +233,14 @@ std::vector<fp8::Cut> cuts_of(const Case& c, const Device& device) {
   std::vector<fp8::Cut> cuts;
   constexpr int64_t kFewRows = 128;
   if (c.m > kFewRows)
-    for (const auto& [p, q] : {std::array{256, 128}, {192, 128}, {128, 128}, {128, 144}, {128, 192}, {128, 96}, {128, 64}})
+    for (const auto& [p, q] :
+         {std::array{256, 128}, {192, 128}, {128, 128}, {128, 144}, {128, 192}, {128, 96}, {128, 64}})
       cuts.push_back({.p = p, .q = q});
   if (c.m > kFewRows) return cuts;
   if (c.m > 16)
     for (const int q : {64, 96, 128, 192}) cuts.push_back({.p = 128, .q = q});
   int least = 8;
-  while (least < c.m && least < 128) least *= 2;
+  while (least < c.m && least < 64) least *= 2;
   for (const int q : {least, least / 2})
     for (int split = 1; q >= 8 && split <= 4; ++split)
       for (int blocks = 1; blocks <= 3; ++blocks) {
@@ -262,7 +265,8 @@ int time_shape(const Case& c, const std::string& what, const CublasLt& rival) {
   must(current_device(&device), "device");
   for (const bool by_column : {false, true}) {
     if (what == "explore" && by_column)
-      for (const fp8::Cut& cut : cuts_of(c, device)) time_cut(c, cut, by_column);  // not every cut has a kernel
+      for (const fp8::Cut& cut : cuts_of(c, device))  // not every cut has a kernel
+        for (const bool early : {false, true}) time_cut(c, cut, by_column, early);
     const fp8::Cut chosen = fp8::choose_cut(c.problem(0, by_column, Fp8Element::kBf16, nullptr), device);
     right = time_cut(c, chosen, by_column) && right;
   }

@@ -68,7 +68,9 @@ enum class WeightUse : uint8_t { kProducts, kRows, kBoth };
 
 struct CompileOptions {
   bool taps = false;  // observers see the inputs that have one: those are rows then, and nothing is fused across them
-  bool exact = true;  // attention in the CPU's order of sums, on every device (docs/numerics.md)
+  /// Attention, and products of E4M3 codes with a scale per row, in the order of sums of the CPU, on every device
+  /// (docs/numerics.md).
+  bool exact = true;
 };
 
 /// The size of a workspace.

@@ -147,7 +147,8 @@ class DeviceFp8Bench {
     const Fp8Groups in{groups, room > 0 ? nullptr : ends, room > 0 ? ends : nullptr, room};
     const auto call = [&](int i) {
       g.b = b[size_t(i) % b.size()].as<uint8_t>();
-      return groups > 0 ? cuda::grouped_gemm_fp8(g, in, stream_.handle()) : cuda::gemm_fp8(g, stream_.handle());
+      return groups > 0 ? cuda::grouped_gemm_fp8(g, in, stream_.handle())
+                        : cuda::gemm_fp8(g, stream_.handle(), {.new_weights = false});
     };
     LOWBIT_TRY(call(0));
     LOWBIT_TRY(cuda::synchronize(stream_.handle()));

@@ -51,7 +51,7 @@ Status CudaFp8Weight::quantize(const float* x, int64_t m, uint8_t* to, float* to
 }
 
 Status CudaFp8Weight::multiply(const uint8_t* x, const float* x_scales, const float* bias, int64_t m, float* y,
-                               void* stream) const {
+                               bool exact, void* stream) const {
   const Fp8Gemm g{m,
                   n,
                   k,
@@ -68,7 +68,7 @@ Status CudaFp8Weight::multiply(const uint8_t* x, const float* x_scales, const fl
                   y,
                   Fp8Element::kF32,
                   n};
-  return cuda::gemm_fp8(g, stream, bias);
+  return cuda::gemm_fp8(g, stream, {.bias = bias, .new_weights = false, .exact = exact});
 }
 
 std::string CudaFp8Weight::kernel_name() const {

@@ -20,8 +20,9 @@ struct CudaFp8Weight {
   Status quantize(const float* x, int64_t m, uint8_t* to, float* to_scales, void* stream) const;
   static int64_t row_bytes(int64_t k);
   static int64_t scale_stride(int64_t m);
-  /// y [m, n] of codes and scales as quantize() makes them; bias [n] or null.
-  Status multiply(const uint8_t* x, const float* x_scales, const float* bias, int64_t m, float* y, void* stream) const;
+  /// y [m, n] of codes and scales as quantize() makes them; bias [n] or null. exact: Fp8GemmUse.
+  Status multiply(const uint8_t* x, const float* x_scales, const float* bias, int64_t m, float* y, bool exact,
+                  void* stream) const;
   std::string kernel_name() const;
 
   int64_t n = 0, k = 0, scale_rows = 1;  // scale_rows: rows that share a scale

@@ -268,7 +268,7 @@ Status CudaProgram::multiply_fp8(const CudaWeight& w, const float* x, int64_t m,
   auto* const scales = work.code_scales_.as<float>();
   if (!(of == work.codes_of_)) LOWBIT_TRY(w.fp8.quantize(x, m, codes, scales, work.stream()));
   work.codes_of_ = of;
-  return w.fp8.multiply(codes, scales, floats_or_null(w.bias), m, y, work.stream());
+  return w.fp8.multiply(codes, scales, floats_or_null(w.bias), m, y, exact_, work.stream());
 }
 
 Status CudaProgram::multiply(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const {

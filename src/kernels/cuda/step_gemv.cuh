@@ -7,7 +7,9 @@
 //           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of activation groups 2 t and 2 t + 1 for
 //           rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
-//           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile.
+//           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile. Where
+//           tiles are many, a block has two teams of warps, which share x and have tiles of their own; half of their
+//           first copies begin behind those of x.
 // Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
 //           lanes that pass them on, and groups by one thread per output. Where a row of weights has one scale, that
 //           thread adds all activation groups.
@@ -35,18 +37,21 @@ struct StepGemvTile {
   }
 };
 
+/// The thread among those of its team.
+__device__ __forceinline__ int step_gemv_thread() { return static_cast<int>(threadIdx.x) % kProductThreads; }
+
 /// The copies of a thread's own words and of the tiles' scales, share by share over the tiles of its block.
 template <int Bits, int kTiles>
 struct StepGemvCopies {
   using Order = FragmentOrder<Bits, 1>;
   using Copies = ProductCopies<Bits>;
   static constexpr int kPanelBytes = kPanelPacks * Order::kPackBytes;  // of two batches
-  int tile = static_cast<int>(blockIdx.x), chunk = 0, stage = 0, scale_stage = 0;
+  int tile, step, chunk = 0, stage = 0, scale_stage = 0;
   const uint8_t* from[kTiles];
 
   /// A tile's scales, [groups][16] floats, and where its words begin.
   __device__ __forceinline__ void begin_tile(const ProductArgs& p, float* scales) {
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = step_gemv_thread();
 #pragma unroll
     for (int half = 0; half < kTiles; ++half) {
       const StepGemvTile<kTiles> at(p, tile, half);
@@ -71,7 +76,7 @@ struct StepGemvCopies {
 #pragma unroll
       for (int half = 0; half < kTiles; ++half) {
         const uint32_t to = shared_address(shared + p.weights_at + (stage * kTiles + half) * Copies::kStageBytes) +
-                            static_cast<uint32_t>(threadIdx.x) * Copies::kBytes;
+                            static_cast<uint32_t>(step_gemv_thread()) * Copies::kBytes;
 #pragma unroll
         for (int i = 0; i < kProductBatches; ++i) {
           if (i >= here) break;
@@ -86,7 +91,7 @@ struct StepGemvCopies {
       if (++chunk == p.chunks) {
         chunk = 0;
         scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
-        tile += static_cast<int>(gridDim.x);
+        tile += step;
       }
     }
     end_product_stage();
@@ -206,38 +211,48 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
 }
 
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kRowScales: a row of weights has one scale.
-template <int Bits, int kTiles, bool kRowScales>
-__global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __grid_constant__ ProductArgs p) {
+/// kTeams: of kProductThreads each, which have x together and tiles of their own. With two of them half of the weights
+/// that are under way are asked for behind x, which would wait for them.
+template <int Bits, int kTiles, bool kRowScales, int kTeams>
+__global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
+    step_gemv_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
+  constexpr int kThreads = kProductThreads * kTeams;
   constexpr int kStages = kStepGemvStages<Bits, kTiles>;
   let_successor_start();
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+  constexpr int kFirst = kStages / kTeams;  // copies before the wait
+  const int team = kTeams == 1 ? 0 : static_cast<int>(threadIdx.x) / kProductThreads, thread = step_gemv_thread(),
+            of_launch = static_cast<int>(blockIdx.x) * kTeams + team, teams = static_cast<int>(gridDim.x) * kTeams;
+  uint8_t* const own = product_shared + team * p.team_bytes;
+  const int warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
   const int of_half = step_gemv_sums<kRowScales>(p) * 16, of_tile = of_half * kTiles,
             of_chunk = p.depth * p.warp_batches, first = warp * p.warp_batches,
             count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
-  const auto* const scales =
-      reinterpret_cast<const float*>(product_shared);  // [scale stages][tiles][weight groups][16]
-  auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][sums][16]
-  StepGemvCopies<Bits, kTiles> copies;
+  const auto* const scales = reinterpret_cast<const float*>(own);      // [scale stages][tiles][weight groups][16]
+  auto* const results = reinterpret_cast<float*>(own + p.results_at);  // [2][tiles][sums][16]
+  StepGemvCopies<Bits, kTiles> copies{of_launch, teams};
 #pragma unroll 1
-  for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
-  StepGemvColumns by = {};
-  if (p.norm != nullptr && p.rows != nullptr) load_step_gemv(p.norm, p.k, 0, by);
+  for (int i = 0; i < kFirst; ++i) copies.next(p, own, count, of_chunk);
+  StepGemvColumns<kThreads> by = {};
+  if (p.norm != nullptr && p.rows != nullptr) load_step_gemv<kThreads>(p.norm, p.k, 0, by);
   StepGemvOutput out;
-  if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
+  if (warp == 0 && of_launch < p.tiles) out.find<kTiles>(p, of_launch);
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
       slot = ((2 * (first + t) + 1) >> p.sum_shift) * 16 + 2 * g;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
   wait_for_predecessor();
   out.fetch_before(p);
-  stage_step_gemv(p, product_shared, by);
+  stage_step_gemv<kThreads>(p, product_shared, by, [&] {
+#pragma unroll 1
+    for (int i = kFirst; i < kStages; ++i) copies.next(p, own, count, of_chunk);
+  });
   __syncthreads();
   const uint8_t* const codes = product_shared + codes_from;
   const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + scales_from);
-  const uint8_t* stage = product_shared + p.weights_at;
+  const uint8_t* stage = own + p.weights_at;
   int ordinal = 0, scale_stage = 0;
 #pragma unroll 1
-  for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
+  for (int tile = of_launch; tile < p.tiles; tile += teams, ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
     if (accumulates && ordinal != 0) {
@@ -259,11 +274,15 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
                                       of + half * of_half + slot + (2 * at >> p.sum_shift) * 16);
         }
       }
-      copies.next(p, product_shared, count, of_chunk);
+      copies.next(p, own, count, of_chunk);
       stage += kTiles * ProductCopies<Bits>::kStageBytes;
-      if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
+      if (stage == own + p.results_at) stage = own + p.weights_at;
     }
-    __syncthreads();
+    if constexpr (kTeams == 1) {
+      __syncthreads();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kProductThreads) : "memory");
+    }
     if (accumulates)
       scale_and_add_groups<kTiles, kRowScales>(p, of, scales + scale_stage * kTiles * p.weight_groups * 16,
                                                reinterpret_cast<const float*>(product_shared + p.x_scales_at), out);

@@ -9,26 +9,31 @@ namespace lowbit::cuda {
 
 inline constexpr int kStepGemvXGroups = 2 * kProductBatches;  // of a share
 
-/// Columns of x as a thread takes them: four at a time, so many times in a round.
-inline constexpr int kStepGemvQuads = 4, kStepGemvRound = 4 * kProductThreads * kStepGemvQuads;
-using StepGemvColumns = float4[kStepGemvQuads];
+/// Columns of x as one of kThreads threads takes them: four at a time, so many times in a round of a row.
+template <int kThreads>
+inline constexpr int kStepGemvQuads = 1024 / kThreads;
+template <int kThreads>
+using StepGemvColumns = float4[kStepGemvQuads<kThreads>];
+inline constexpr int kStepGemvRound = 4096;
 
+template <int kThreads>
 __device__ __forceinline__ int step_gemv_column(int first, int i) {
-  return first + 4 * (i * kProductThreads + static_cast<int>(threadIdx.x));
+  return first + 4 * (i * kThreads + static_cast<int>(threadIdx.x));
 }
-__device__ __forceinline__ void load_step_gemv(const float* row, int k, int first, StepGemvColumns& v) {
+template <int kThreads>
+__device__ __forceinline__ void load_step_gemv(const float* row, int k, int first, StepGemvColumns<kThreads>& v) {
 #pragma unroll
-  for (int i = 0; i < kStepGemvQuads; ++i) {
-    const int column = step_gemv_column(first, i);
+  for (int i = 0; i < kStepGemvQuads<kThreads>; ++i) {
+    const int column = step_gemv_column<kThreads>(first, i);
     v[i] = column < k ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
   }
 }
 
 /// Codes and scales of a thread's first columns of a round. Eight lanes share an activation group; each of them works
 /// out the scale of one, since divisions are the longest part. All threads.
-template <int kQuads>
+template <int kThreads, int kQuads>
 __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* shared, int first,
-                                               const StepGemvColumns& v) {
+                                               const StepGemvColumns<kThreads>& v) {
   const int lane = static_cast<int>(threadIdx.x) % 8, end = p.k_blocks * 128;
   uint32_t most[kQuads];
 #pragma unroll
@@ -41,35 +46,37 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
 #pragma unroll
   for (int i = 1; i < kQuads; ++i) own = lane == i ? most[i] : own;
   const Quantizer q = step_quantizer(own);
-  const int x_group = step_gemv_column(first, lane) / 32;
+  const int x_group = step_gemv_column<kThreads>(first, lane) / 32;
   if (lane < kQuads && 32 * x_group < end) reinterpret_cast<float*>(shared + p.x_scales_at)[x_group] = q.scale;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
-    const int column = step_gemv_column(first, i);
+    const int column = step_gemv_column<kThreads>(first, i);
     const float inverse = kQuads == 1 ? q.inverse : __shfl_sync(0xffffffffu, q.inverse, i, 8);
     if (column < end)
       *reinterpret_cast<uint32_t*>(shared + p.codes_at + code_offset(column)) = four_codes(v[i], inverse);
   }
 }
+template <int kThreads>
 __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* shared, int first,
-                                               const StepGemvColumns& v) {
-  if (p.k_blocks * 128 - first <= 4 * kProductThreads) {
-    quantize_quads<1>(p, shared, first, v);
+                                               const StepGemvColumns<kThreads>& v) {
+  if (p.k_blocks * 128 - first <= 4 * kThreads) {
+    quantize_quads<kThreads, 1>(p, shared, first, v);
   } else {
-    quantize_quads<kStepGemvQuads>(p, shared, first, v);
+    quantize_quads<kThreads, kStepGemvQuads<kThreads>>(p, shared, first, v);
   }
 }
 
 /// The row into shared memory, `v` first, with zeros up to a whole round of the norm; returns 1 / rms. All threads.
-__device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& v) {
+template <int kThreads>
+__device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& v) {
   auto* const row = reinterpret_cast<float*>(shared + p.rows_at);
   auto* const found = reinterpret_cast<float*>(shared + p.factor_at);
   const int end = (p.k + kNormRound - 1) & -kNormRound;
 #pragma unroll
-  for (int i = 0; i < kStepGemvQuads; ++i)
-    if (step_gemv_column(0, i) < end) put_norm_columns(row, step_gemv_column(0, i), v[i]);
+  for (int i = 0; i < kStepGemvQuads<kThreads>; ++i)
+    if (step_gemv_column<kThreads>(0, i) < end) put_norm_columns(row, step_gemv_column<kThreads>(0, i), v[i]);
 #pragma unroll 1
-  for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < end; column += 4 * kProductThreads)
+  for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < end; column += 4 * kThreads)
     put_norm_columns(row, column,
                      column < p.k ? *reinterpret_cast<const float4*>(p.rows + column) : float4{0, 0, 0, 0});
   __syncthreads();
@@ -82,42 +89,49 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
 }
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
-/// columns are under way while one becomes codes.
-__device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
+/// columns are under way while one becomes codes. `behind_loads`: once the first loads have been started.
+template <int kThreads, class Behind>
+__device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& by,
+                                             const Behind& behind_loads) {
+  constexpr int kQuads = kStepGemvQuads<kThreads>;
   const bool has_norm = p.norm != nullptr;
-  StepGemvColumns v, other;  // the norm's, or the next round
-  load_step_gemv(p.rows, p.k, 0, v);
+  StepGemvColumns<kThreads> v, other;  // the norm's, or the next round
+  load_step_gemv<kThreads>(p.rows, p.k, 0, v);
+  behind_loads();
 #pragma unroll
-  for (int i = 0; i < kStepGemvQuads; ++i) other[i] = by[i];
-  const float factor = has_norm ? stage_row(p, shared, v) : 1.0f;
+  for (int i = 0; i < kQuads; ++i) other[i] = by[i];
+  const float factor = has_norm ? stage_row<kThreads>(p, shared, v) : 1.0f;
 #pragma unroll 1
   for (int first = 0; first < p.k; first += kStepGemvRound) {
     if (has_norm) {
       if (first != 0) {
-        load_step_gemv(p.rows, p.k, first, v);
-        load_step_gemv(p.norm, p.k, first, other);
+        load_step_gemv<kThreads>(p.rows, p.k, first, v);
+        load_step_gemv<kThreads>(p.norm, p.k, first, other);
       }
 #pragma unroll
-      for (int i = 0; i < kStepGemvQuads; ++i)
-        if (step_gemv_column(first, i) < p.k) v[i] = normed(v[i], factor, other[i]);  // zeros behind, whatever factor
+      for (int i = 0; i < kQuads; ++i)
+        if (step_gemv_column<kThreads>(first, i) < p.k)
+          v[i] = normed(v[i], factor, other[i]);  // zeros behind, whatever factor
     } else if (first + kStepGemvRound < p.k) {
-      load_step_gemv(p.rows, p.k, first + kStepGemvRound, other);
+      load_step_gemv<kThreads>(p.rows, p.k, first + kStepGemvRound, other);
     }
-    quantize_round(p, shared, first, v);
+    quantize_round<kThreads>(p, shared, first, v);
     if (!has_norm) {
 #pragma unroll
-      for (int i = 0; i < kStepGemvQuads; ++i) v[i] = other[i];
+      for (int i = 0; i < kQuads; ++i) v[i] = other[i];
     }
   }
 }
 
-/// All threads; they meet afterwards.
-__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
+/// All threads; they meet afterwards. Codes that are copied: of one team.
+template <int kThreads, class Behind>
+__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared,
+                                                const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
   if (p.rows != nullptr) {
-    quantize_row(p, shared, by);
+    quantize_row<kThreads>(p, shared, by, behind_loads);
   } else {
     copy_product_codes(p, shared);
     for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;

@@ -14,8 +14,8 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kSpreadBytes = 16;    // behind a row of codes: rows in different banks
-constexpr int kStepGemvBlocks = 2;  // of a multiprocessor
+constexpr int kSpreadBytes = 16;   // behind a row of codes: rows in different banks
+constexpr int kStepGemvTeams = 2;  // of a multiprocessor
 
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
@@ -45,11 +45,14 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
             groups = args.weight_groups * of_group,
             sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
   args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
-  args.scale_stages =
-      static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(grid, 1))));
+  args.scale_stages = static_cast<int>(
+      std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(args.teams * grid, 1))));
   args.weights_at = args.scale_stages * groups;
-  args.rows_at = args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
-  args.codes_at = args.results_at + std::max(2 * sums, args.norm == nullptr ? 0 : norm_row_bytes(args.k));
+  args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
+  args.team_bytes = args.results_at + 2 * sums;
+  const int norm = args.norm == nullptr ? 0 : norm_row_bytes(args.k);
+  args.rows_at = args.teams == 1 ? args.results_at : args.teams * args.team_bytes;
+  args.codes_at = args.teams == 1 ? args.results_at + std::max(2 * sums, norm) : args.rows_at + norm;
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
   return args.factor_at + 16;
@@ -73,7 +76,12 @@ int place(const StepProducts& call, ProductArgs& args, int grid) {
   return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4) + 64 * kProductBatches;
 }
 
-ProductArgs args_of(const StepProducts& call) {
+int grid_of(const ProductArgs& args, const Device& device) {
+  if (!streams(args)) return args.tiles;
+  return std::min(static_cast<int>(ceil_div(args.tiles, args.teams)), kStepGemvTeams / args.teams * device.processors);
+}
+
+ProductArgs args_of(const StepProducts& call, const Device& device) {
   const Matmul& first = call.parts[0];
   ProductArgs args{};
   args.parts = call.count;
@@ -111,11 +119,10 @@ ProductArgs args_of(const StepProducts& call) {
     block += static_cast<int>(ceil_div(from.w.n, 16));
   }
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
+  // Each block makes x's codes: where tiles are many, for twice as many warps, if there is room.
+  args.teams = streams(args) && !has_row_scales(args) && args.rows != nullptr && args.tiles > device.processors ? 2 : 1;
+  if (args.teams == 2 && place(call, args, grid_of(args, device)) > device.shared_bytes) args.teams = 1;
   return args;
-}
-
-int grid_of(const ProductArgs& args, const Device& device) {
-  return streams(args) ? std::min(args.tiles, kStepGemvBlocks * device.processors) : args.tiles;
 }
 
 bool takes(const StepProducts& call, const Matmul& part) {
@@ -128,8 +135,9 @@ bool takes(const StepProducts& call, const Matmul& part) {
 template <int Bits, int kTiles>
 const void* kernel_of(const ProductArgs& args) {
   if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
-  return has_row_scales(args) ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true>)
-                              : reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false>);
+  if (args.teams == 2) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 2>);
+  return has_row_scales(args) ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, 1>)
+                              : reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 1>);
 }
 template <int kTiles>
 const void* kernel_of(int bits, const ProductArgs& args) {
@@ -147,10 +155,10 @@ bool takes_step_products(const StepProducts& call) {
   if (gates(call.end) && (call.count != 2 || call.parts[0].w.n != call.parts[1].w.n)) return false;
   const int bits = bits_of(call);
   if (bits != 2 && bits != 4 && bits != 8) return false;
-  ProductArgs args = args_of(call);
   Device device{};
-  return args.depth > 0 && current_device(&device) == cudaSuccess &&
-         place(call, args, grid_of(args, device)) <= device.shared_bytes;
+  if (current_device(&device) != cudaSuccess) return false;
+  ProductArgs args = args_of(call, device);
+  return args.depth > 0 && place(call, args, grid_of(args, device)) <= device.shared_bytes;
 }
 
 int64_t step_product_blocks(const StepProducts& call) {
@@ -158,7 +166,7 @@ int64_t step_product_blocks(const StepProducts& call) {
   if (takes_half_step(call)) return half_step_blocks(call);
   Device device{};
   (void)current_device(&device);  // takes_step_products() says no where there is none
-  return grid_of(args_of(call), device);
+  return grid_of(args_of(call, device), device);
 }
 
 Status step_products(const StepProducts& call) {
@@ -166,7 +174,7 @@ Status step_products(const StepProducts& call) {
   if (takes_half_step(call)) return half_step_products(call);
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
-  ProductArgs args = args_of(call);
+  ProductArgs args = args_of(call, device);
   const int grid = grid_of(args, device), shared = place(call, args, grid), bits = bits_of(call);
   const void* const kernel = gates(call.end) ? kernel_of<2>(bits, args) : kernel_of<1>(bits, args);
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
@@ -175,7 +183,7 @@ Status step_products(const StepProducts& call) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(grid));
-  config.blockDim = dim3(kProductThreads);
+  config.blockDim = dim3(static_cast<unsigned>(kProductThreads * args.teams));
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = static_cast<cudaStream_t>(call.parts[0].stream);
   config.attrs = &attribute;

@@ -46,8 +46,8 @@ struct ProductArgs {
   int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, factor_at, code_pitch;
   int chunks, stages;  // of K, and those that shared memory holds
   // One row: tiles of the launch, those of a block whose scales shared memory holds, and activation groups that share a
-  // sum, 2^sum_shift.
-  int tiles, scale_stages, sum_shift;
+  // sum, 2^sum_shift; teams of a block, and bytes of shared memory of each, where weights_at and results_at are.
+  int tiles, scale_stages, sum_shift, teams, team_bytes;
 };
 
 /// The batches of 64 columns that a warp multiplies at a time.
@@ -71,7 +71,7 @@ struct ProductCopies {
                        kStageBytes = kProductBatches * kOfBatch * kProductThreads * kBytes;
   /// The offset of a thread's copy in a stage.
   static __device__ __forceinline__ int place(int batch, int copy) {
-    return ((batch * kOfBatch + copy) * kProductThreads + static_cast<int>(threadIdx.x)) * kBytes;
+    return ((batch * kOfBatch + copy) * kProductThreads + static_cast<int>(threadIdx.x) % kProductThreads) * kBytes;
   }
 };
 

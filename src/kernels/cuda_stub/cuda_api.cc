@@ -68,7 +68,7 @@ Status bit_product(const BitProduct&, void*) { return not_built(); }
 
 Status quantize_fp8(const Fp8Quant&, void*) { return not_built(); }
 Status dequantize_fp8(const Fp8Dequant&, void*) { return not_built(); }
-Status gemm_fp8(const Fp8Gemm&, void*, const float*) { return not_built(); }
+Status gemm_fp8(const Fp8Gemm&, void*, const Fp8GemmUse&) { return not_built(); }
 Status grouped_gemm_fp8(const Fp8Gemm&, const Fp8Groups&, void*) { return not_built(); }
 Status gemm_fp8_by_mma(const Fp8Gemm&, const Fp8Groups&, Fp8Cores, void*) { return not_built(); }
 

@@ -14,7 +14,7 @@ namespace {
 
 using namespace block;  // NOLINT
 
-constexpr unsigned kMostOfCluster = 8;
+constexpr int kMostOfCluster = 8;
 constexpr int kStepWarps = kPagedThreads / 32, kHalfTiles = kPageTiles / 2, kHalfSteps = kPageSteps / 2;
 static_assert(kStepWarps == 2 * kSpanPages && kPagedThreads / kLanes == kTensorRows);
 
@@ -265,7 +265,7 @@ __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedT
   }
 }
 
-/// merge_tile() from the shared memory of a cluster: each block puts some elements together.
+/// merge_tile() from the shared memory of a cluster: each block puts some elements together. All loads come first.
 template <int kDim>
 __device__ __forceinline__ void merge_cluster(const AttendPages& call, const PagedTile& tile,
                                               TensorStepShared<kDim>& shared) {
@@ -274,14 +274,20 @@ __device__ __forceinline__ void merge_cluster(const AttendPages& call, const Pag
        at += tile.spans * kPagedThreads) {
     const int query = at / kDim, i = at % kDim, position = tile.position(query);
     const float* const from = shared.result(query);
+    float most[kMostOfCluster], total[kMostOfCluster], sum[kMostOfCluster];
+#pragma unroll
+    for (int part = 0; part < kMostOfCluster; ++part) {
+      if (part >= tile.spans) break;
+      most[part] = load_from_cluster(from, part), total[part] = load_from_cluster(from + 1, part);
+      sum[part] = load_from_cluster(from + 2 + i, part);
+    }
     Running running{0, 0};
     float all = 0;
-#pragma unroll 4
-    for (int part = 0; part < tile.spans; ++part) {
-      const float most = load_from_cluster(from, part), total = load_from_cluster(from + 1, part),
-                  sum = load_from_cluster(from + 2 + i, part);
+#pragma unroll
+    for (int part = 0; part < kMostOfCluster; ++part) {
+      if (part >= tile.spans) break;
       const Seen seen = seen_of(position, tile.first_span + part, call.window);
-      all = merged(seen, merge<true>(seen, most, total, running), sum, all);
+      all = merged(seen, merge<true>(seen, most[part], total[part], running), sum[part], all);
     }
     call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
@@ -293,13 +299,15 @@ template <int kDim, bool kCluster>
 __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid_constant__ AttendStep call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto& shared = *reinterpret_cast<TensorStepShared<kDim>*>(bytes);
-  let_successor_start();
+  constexpr bool kPagesFirst = kDim > 64;  // large pages would come behind the weights of the successor
+  if constexpr (!kPagesFirst) let_successor_start();
   const AttendPages& attend = call.attend;
   const PagedTile tile = paged_tile(attend);
   const int span = tile.first_span + static_cast<int>(blockIdx.z), position = tile.sequence.position;
   if (static_cast<int>(blockIdx.z) >= tile.spans) return;
   const Seen seen = seen_of(position, span, attend.window);
   fetch_span<kDim>(attend, tile, span, seen, shared);
+  if constexpr (kPagesFirst) let_successor_start();
   float2 turns[kDim / 32];
 #pragma unroll
   for (int i = 0; i < kDim / 32; ++i) {
@@ -332,7 +340,7 @@ template <int kDim>
 cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
   const AttendPages& a = call.attend;
   const unsigned spans = a.results == nullptr ? 1u : static_cast<unsigned>(a.spans), of_cluster = std::bit_ceil(spans);
-  const bool cluster = device.bulk_copies && spans > 1 && of_cluster <= kMostOfCluster;
+  const bool cluster = device.bulk_copies && spans > 1 && of_cluster <= unsigned{kMostOfCluster};
   auto* const kernel = cluster ? &attend_tensor_rows<kDim, true> : &attend_tensor_rows<kDim, false>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),

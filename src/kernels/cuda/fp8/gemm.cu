@@ -89,19 +89,22 @@ ExactProducts exact_product_of(const DeviceGemm& g, void* stream) {
   call.y_element = g.element == Fp8Element::kF32   ? Element::kF32
                    : g.element == Fp8Element::kF16 ? Element::kF16
                                                    : Element::kBf16;
-  call.new_weights = true;  // whoever calls may just have quantized them
+  call.new_weights = g.new_weights;
   call.stream = stream;
   return call;
 }
 
 }  // namespace
 
-Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
+Status gemm_fp8(const Fp8Gemm& operands, void* stream, const Fp8GemmUse& use) {
   if (operands.m == 0 || operands.n == 0) return {};
-  const DeviceGemm g{operands, bias};
+  const DeviceGemm g{operands, use.bias, use.new_weights, use.exact};
   cudaError_t error = cudaSuccess;
+  const ExactProducts few = exact_product_of(g, stream);
+  const bool takes_few = takes_exact_products(few);
+  if (takes_few && g.b_rows == 1) return exact_products(few);
   if (gemm_fp8_wgmma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
-  if (const ExactProducts few = exact_product_of(g, stream); takes_exact_products(few)) return exact_products(few);
+  if (takes_few) return exact_products(few);
   if (gemm_fp8_mma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
   constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
@@ -115,9 +118,9 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
 Status grouped_gemm_fp8(const Fp8Gemm& operands, const Fp8Groups& groups, void* stream) {
   if (operands.m == 0 || operands.n == 0) return {};
   cudaError_t error = cudaSuccess;
-  if (gemm_fp8_wgmma({operands, nullptr}, groups, static_cast<cudaStream_t>(stream), &error))
+  if (gemm_fp8_wgmma({operands}, groups, static_cast<cudaStream_t>(stream), &error))
     return check_cuda(error, "fp8 product of groups");
-  if (gemm_fp8_mma({operands, nullptr}, groups, static_cast<cudaStream_t>(stream), &error))
+  if (gemm_fp8_mma({operands}, groups, static_cast<cudaStream_t>(stream), &error))
     return check_cuda(error, "fp8 product of groups");
   return fail(ErrorCode::kUnsupported, "fp8 product of groups",
               "scales of b for " + std::to_string(operands.b_rows) + " rows", "for multiples of 64 rows, such as 128");
@@ -132,7 +135,7 @@ Status gemm_fp8_by_mma(const Fp8Gemm& operands, const Fp8Groups& groups, Fp8Core
                     std::to_string(operands.b_rows) + " rows",
                 "89 or higher for E4M3, multiples of 64 rows");
   const auto run = cores == Fp8Cores::kE4m3 ? &fp8::launch_mma_e4m3 : &fp8::launch_mma_halves;
-  return check_cuda(run({operands, nullptr}, groups, device, static_cast<cudaStream_t>(stream)), "fp8 product");
+  return check_cuda(run({operands}, groups, device, static_cast<cudaStream_t>(stream)), "fp8 product");
 }
 
 }  // namespace lowbit::cuda

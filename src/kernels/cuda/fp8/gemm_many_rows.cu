@@ -16,13 +16,14 @@ namespace {
 
 constexpr int kMostShared = 227 << 10;
 
-/// 64 Waves rows of a for each of Groups warpgroups, by Q_ of b.
-template <int Groups, int Waves, int Q_>
-struct Tile : RingLayout<64 * Groups * Waves, Q_, 64 * Groups * Waves, kMostShared> {
+/// 64 Waves rows of a for each of Groups warpgroups, by Q_ of b, each with a scale of its own (RowScales) or not.
+template <int Groups, int Waves, int Q_, bool RowScales = false>
+struct Tile : RingLayout<64 * Groups * Waves, Q_, 64 * Groups * Waves, RowScales ? Q_ : 2, kMostShared> {
   static constexpr int kGroups = Groups, kThreads = 128 * (kGroups + 1), kWaves = Waves;
   static constexpr int kFetchRegisters = Groups == 2 ? 56 : 40, kSumRegisters = Groups == 2 ? 224 : 152;
   static constexpr int kSums = Q_ / 2;              // of a lane and a wave
   static constexpr bool kOneScale = 128 % Q_ == 0;  // no tile has rows of two blocks of b
+  static constexpr bool kRowScales = RowScales;
 };
 
 /// Which tile is whose.
@@ -60,9 +61,18 @@ __device__ __forceinline__ bool find_tile(const DeviceGemm& g, const Fp8Groups& 
   }
 }
 
+/// Codes of b for the first stages of the first tile; fetch_tiles() completes them. By one thread. The stages.
+template <class T>
+__device__ __forceinline__ int fetch_weights(Pipeline<T> pipeline, const CUtensorMap* q_map, const Order& o) {
+  const int row0 = tile_place<T>(o, o.down, int(blockIdx.x), 0, 0, 0).q0, count = min(o.blocks, T::kStages);
+  for (int b = 0; b < count; ++b, pipeline.next()) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+  return count;
+}
+
+/// `early`: stages whose weights are under way already.
 template <class T, bool kGroups>
 __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                            const DeviceGemm& g, const Fp8Groups& groups, const Order& o) {
+                                            const DeviceGemm& g, const Fp8Groups& groups, const Order& o, int early) {
   const bool first_lane = threadIdx.x % 32 == 0;
   const bool by_column =
       g.a_scales_by_column && g.lda_scales % 4 == 0 && reinterpret_cast<uintptr_t>(g.a_scales) % 16 == 0;
@@ -76,7 +86,10 @@ __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensor
       if (first_lane) {
         barrier_expect(pipeline.full(), T::kCodes + (in_bulk ? 4 * T::kP : 0));
         box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
-        box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+        if (early > 0)
+          --early;
+        else
+          box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
         if (in_bulk) bulk_load(pipeline.scales(), g.a_scales + b * g.lda_scales + at.p0, 4 * T::kP, pipeline.full());
       }
       __syncwarp();
@@ -99,6 +112,20 @@ __device__ __forceinline__ void scale_accumulate(const float (&s)[T::kSums], con
     acc[4 * j + 1] = __fmaf_rn(s[4 * j + 1], upper, acc[4 * j + 1]);
     acc[4 * j + 2] = __fmaf_rn(s[4 * j + 2], lower, acc[4 * j + 2]);
     acc[4 * j + 3] = __fmaf_rn(s[4 * j + 3], lower, acc[4 * j + 3]);
+  }
+}
+
+/// acc += s times the scales of a's two rows and b's columns, which are at `of_b` in shared memory.
+template <class T>
+__device__ __forceinline__ void scale_accumulate_rows(const float (&s)[T::kSums], float upper, float lower,
+                                                      uint32_t of_b, float (&acc)[T::kSums]) {
+#pragma unroll
+  for (int j = 0; j < T::kQ / 8; ++j) {
+    const float2 b = load_two_scales(of_b + 32 * j + 8 * (threadIdx.x % 4));
+    acc[4 * j] = __fmaf_rn(s[4 * j] * upper, b.x, acc[4 * j]);
+    acc[4 * j + 1] = __fmaf_rn(s[4 * j + 1] * upper, b.y, acc[4 * j + 1]);
+    acc[4 * j + 2] = __fmaf_rn(s[4 * j + 2] * lower, b.x, acc[4 * j + 2]);
+    acc[4 * j + 3] = __fmaf_rn(s[4 * j + 3] * lower, b.y, acc[4 * j + 3]);
   }
 }
 
@@ -181,7 +208,8 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, in
                                            float (&acc)[T::kWaves][T::kSums]) {
   for (int b = 0; b < blocks; ++b, pipeline.next()) {
     barrier_wait(pipeline.full(), pipeline.phase);
-    const float2 of_b = load_two_scales(pipeline.scales() + 4 * T::kP);
+    float2 of_b{1, 1};
+    if constexpr (!T::kRowScales) of_b = load_two_scales(pipeline.scales() + 4 * T::kP);
     const uint64_t q = tile_descriptor(pipeline.q());
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
@@ -195,8 +223,9 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, in
       multiply_commit();
       const float rows[4] = {upper * of_b.x, lower * of_b.x, upper * of_b.y, lower * of_b.y};
       multiply_wait();
+      if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, pipeline.scales() + 4 * T::kP, acc[w]);
       if (w + 1 == T::kWaves) release(pipeline);
-      scale_accumulate<T>(s, rows, edge, acc[w]);
+      if constexpr (!T::kRowScales) scale_accumulate<T>(s, rows, edge, acc[w]);
     }
   }
 }
@@ -209,7 +238,7 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const Devic
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
   TilePlace at;
   for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
-    const int edge = T::kOneScale ? T::kQ : int(g.b_rows - at.q0 % g.b_rows);
+    const int edge = T::kOneScale || T::kRowScales ? T::kQ : int(g.b_rows - at.q0 % g.b_rows);
     float acc[T::kWaves][T::kSums];
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w)
@@ -243,8 +272,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   let_next_kernel_start();
   if (warpgroup_of_thread() == T::kGroups) {
     give_registers<T::kFetchRegisters>();
+    int early = 0;
+    if (!kGroups && !g.new_weights && threadIdx.x == 128 * T::kGroups) early = fetch_weights<T>(pipeline, &q_map, o);
     wait_for_previous_kernel();
-    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o);
+    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o, early);
   } else {
     take_registers<T::kSumRegisters>();
     wait_for_previous_kernel();
@@ -285,6 +316,14 @@ bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& c
   if (groups.count > 0) {
     if (cut.p == 256) return start_groups.template operator()<2, 128>();
     return cut.q == 64 ? start_groups.template operator()<1, 64>() : start_groups.template operator()<1, 128>();
+  }
+  if (g.b_rows == 1) {
+    const auto start_row_scales = [&]<int Groups, int Waves, int Q>() {
+      return launch_tile<Tile<Groups, Waves, Q, true>, false>(g, groups, device, stream, error);
+    };
+    if (cut.p == 192) return start_row_scales.template operator()<3, 1, 128>();
+    return cut.q == 64 ? start_row_scales.template operator()<2, 1, 64>()
+                       : start_row_scales.template operator()<2, 1, 128>();
   }
   if (cut.p == 256) return start.template operator()<2, 2, 128>();
   if (cut.p == 192) return start.template operator()<3, 1, 128>();

@@ -16,10 +16,11 @@ namespace {
 
 constexpr int kMostSplit = 8;
 
-/// 64 rows of b by Q_ of a; Turns warpgroups take a stage in turn, each with sums of its own. Blocks thread blocks on a
-/// multiprocessor.
-template <int Turns, int Q_, int Blocks>
-struct Tile : RingLayout<64, Q_, Q_, (227 << 10) / Blocks - 1024> {
+/// 64 rows of b, each with a scale of its own (RowScales) or not, by Q_ of a; Turns warpgroups take a stage in turn,
+/// each with sums of its own. Blocks thread blocks on a multiprocessor.
+template <int Turns, int Q_, int Blocks, bool RowScales>
+struct Tile : RingLayout<64, Q_, Q_, RowScales ? 64 : 2, (227 << 10) / Blocks - 1024> {
+  static constexpr bool kRowScales = RowScales;
   static constexpr int kTurns = Turns, kWarps = 4 * kTurns, kThreads = 32 * kWarps + 32, kBlocks = Blocks;
   static constexpr int kSums = Q_ / 2;    // of a lane
   static constexpr int kStride = 64 + 4;  // of the parts, a row for each row of a: no two lanes in one bank
@@ -34,16 +35,26 @@ struct Member {
   int rank, ranks;
 };
 
+/// Codes of b for the first stages; fetch() completes them. By one thread.
+template <class T>
+__device__ __forceinline__ void fetch_weights(Pipeline<T> pipeline, const CUtensorMap* p_map, int row0, int first,
+                                              int count) {
+  for (int b = first; b < first + count; ++b, pipeline.next()) {
+    barrier_expect(pipeline.full(), T::kCodes);
+    box_load(pipeline.p(), p_map, b * 128, row0, pipeline.full());
+  }
+}
+
+/// `early`: stages whose weights are under way already.
 template <class T>
 __device__ __forceinline__ void fetch(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                      const DeviceGemm& g, int p0, int q0, int group, int first, int count) {
+                                      const DeviceGemm& g, int p0, int q0, int group, int first, int count, int early) {
   const ScaleCopies<T> scales(g, q0, p0, group);
   const int row0 = int(group * g.n) + p0;  // of b
   for (int b = first; b < first + count; ++b, pipeline.next()) {
     barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-      barrier_expect(pipeline.full(), T::kCodes);
-      box_load(pipeline.p(), p_map, b * 128, row0, pipeline.full());
+      if (b >= first + early) fetch_weights<T>(pipeline, p_map, row0, b, 1);
       box_load(pipeline.q(), q_map, b * 128, q0, pipeline.full());
     }
     __syncwarp();
@@ -55,6 +66,7 @@ __device__ __forceinline__ void fetch(Pipeline<T> pipeline, const CUtensorMap* p
 template <class T>
 __device__ __forceinline__ void sum_blocks(Pipeline<T> pipeline, int count, float (&acc)[T::kSums]) {
   const int turn = warpgroup_of_thread();
+  const int row = int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of b, and the one eight behind it
 #pragma unroll
   for (int i = 0; i < T::kSums; ++i) acc[i] = 0;
   for (int b = 0; b < count; ++b, pipeline.next()) {
@@ -67,7 +79,10 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T> pipeline, int count, floa
     for (int step = 0; step < 4; ++step) multiply(s, p + 2 * step, q + 2 * step, step > 0);
     multiply_commit();
     float scales[T::kQ / 4];
-    const float of_b = load_scale(pipeline.scales() + 4 * T::kQ);
+    const uint32_t scales_of_b = pipeline.scales() + 4 * T::kQ;
+    const float of_b = T::kRowScales ? 1.0f : load_scale(scales_of_b);
+    const float of_rows[2] = {T::kRowScales ? load_scale(scales_of_b + 4 * row) : 1.0f,
+                              T::kRowScales ? load_scale(scales_of_b + 4 * row + 32) : 1.0f};
 #pragma unroll
     for (int j = 0; j < T::kQ / 8; ++j) {
       const float2 of_a = load_two_scales(pipeline.scales() + 32 * j + 8 * (threadIdx.x % 4));
@@ -77,7 +92,13 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T> pipeline, int count, floa
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(pipeline.empty());
 #pragma unroll
-    for (int i = 0; i < T::kSums; ++i) acc[i] = __fmaf_rn(s[i], scales[i / 4 * 2 + i % 2], acc[i]);
+    for (int i = 0; i < T::kSums; ++i) {
+      const float scale = scales[i / 4 * 2 + i % 2];
+      if constexpr (T::kRowScales)
+        acc[i] = __fmaf_rn(s[i] * scale, of_rows[i / 2 % 2], acc[i]);
+      else
+        acc[i] = __fmaf_rn(s[i], scale, acc[i]);
+    }
   }
 }
 
@@ -164,6 +185,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   }
   __syncthreads();
   let_next_kernel_start();
+  // Where several tiles of a's rows read the same weights, fetching early is slower.
+  const int early = g.new_weights || groups.count > 0 || gridDim.z > 1 ? 0 : min(count, T::kStages);
+  if (threadIdx.x == 32 * T::kWarps) fetch_weights<T>(pipeline, &p_map, p0, first, early);
   wait_for_previous_kernel();
   TileOfGroup rows{0, g.m, 0, int(blockIdx.z)};
   if (groups.count > 0) rows = tile_of_groups<T::kQ>(groups, g.m, blockIdx.z, 1);
@@ -172,7 +196,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
   float acc[T::kSums];
   if (warp == T::kWarps)
-    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, rows.group, first, count);
+    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, rows.group, first, count, early);
   else
     sum_blocks<T>(pipeline, count, acc);
   __syncthreads();  // nothing is under way to the pipeline, and nobody reads it
@@ -193,10 +217,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
 #endif
 }
 
-template <int Turns, int Q, int Blocks>
+template <int Turns, int Q, int Blocks, bool RowScales>
 bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, int split, const Device& device, cudaStream_t stream,
                  cudaError_t* error) {
-  using T = Tile<Turns, Q, Blocks>;
+  using T = Tile<Turns, Q, Blocks, RowScales>;
   const int64_t p_tiles = tiles_of(g.n, T::kP), q_tiles = most_group_tiles(groups, g.m, T::kQ);
   constexpr int64_t kMostTiles = 65535;
   if (p_tiles > kMostTiles || q_tiles > kMostTiles || split < 1 || split > kMostSplit) return false;
@@ -213,33 +237,39 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, int split, const 
 }
 
 /// Turns: with one or two thread blocks on a multiprocessor; three have no room for more than one.
-template <int Turns, int Q>
+template <int Turns, int Q, bool RowScales>
 bool launch_blocks(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
                    cudaStream_t stream, cudaError_t* error) {
-  if (cut.blocks == 1) return launch_tile<Turns, Q, 1>(g, groups, cut.split, device, stream, error);
-  if (cut.blocks == 2) return launch_tile<Turns, Q, 2>(g, groups, cut.split, device, stream, error);
-  if constexpr (Q <= 32) return cut.blocks == 3 && launch_tile<1, Q, 3>(g, groups, cut.split, device, stream, error);
+  if (cut.blocks == 1) return launch_tile<Turns, Q, 1, RowScales>(g, groups, cut.split, device, stream, error);
+  if (cut.blocks == 2) return launch_tile<Turns, Q, 2, RowScales>(g, groups, cut.split, device, stream, error);
+  if constexpr (Q <= 32)
+    return cut.blocks == 3 && launch_tile<1, Q, 3, RowScales>(g, groups, cut.split, device, stream, error);
   return false;
+}
+
+template <bool RowScales>
+bool launch_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
+                 cudaStream_t stream, cudaError_t* error) {
+  switch (cut.q) {
+    case 8:
+      return launch_blocks<1, 8, RowScales>(g, groups, cut, device, stream, error);
+    case 16:
+      return launch_blocks<1, 16, RowScales>(g, groups, cut, device, stream, error);
+    case 32:
+      return launch_blocks<2, 32, RowScales>(g, groups, cut, device, stream, error);
+    case 64:
+      return launch_blocks<2, 64, RowScales>(g, groups, cut, device, stream, error);
+    default:
+      return false;
+  }
 }
 
 }  // namespace
 
 bool launch_skinny(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
                    cudaStream_t stream, cudaError_t* error) {
-  switch (cut.q) {
-    case 8:
-      return launch_blocks<1, 8>(g, groups, cut, device, stream, error);
-    case 16:
-      return launch_blocks<1, 16>(g, groups, cut, device, stream, error);
-    case 32:
-      return launch_blocks<2, 32>(g, groups, cut, device, stream, error);
-    case 64:
-      return launch_blocks<2, 64>(g, groups, cut, device, stream, error);
-    case 128:
-      return cut.blocks == 1 && launch_tile<2, 128, 1>(g, groups, cut.split, device, stream, error);
-    default:
-      return false;
-  }
+  return g.b_rows == 1 ? launch_rows<true>(g, groups, cut, device, stream, error)
+                       : launch_rows<false>(g, groups, cut, device, stream, error);
 }
 
 }  // namespace lowbit::cuda::fp8

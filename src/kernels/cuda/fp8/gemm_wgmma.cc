@@ -35,9 +35,14 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   static constexpr Shape kShapes[] = {{128, 64, 0.36},  {128, 96, 0.45},  {128, 128, 0.49}, {128, 144, 0.60},
                                       {128, 192, 0.77}, {192, 128, 0.66}, {256, 128, 0.88}};
   constexpr double kPerTile = 3;  // blocks of K: filling the pipeline, storing
+  constexpr int64_t kFewRows = 128;
+  // Memory bounds few rows: the weights of small tiles come while others are stored.
+  if (g.m <= kFewRows) return {.p = 128, .q = 64};
+  const auto has_row_scales = [](const Shape& s) { return s.p == 192 || (s.p == 128 && (s.q == 64 || s.q == 128)); };
   Cut best;
   double least = 0;
   for (const Shape& shape : kShapes) {
+    if (g.b_rows == 1 && !has_row_scales(shape)) continue;
     const int64_t tiles = tiles_of(g.m, shape.p) * tiles_of(g.n, shape.q), rounds = tiles_of(tiles, processors);
     const double cost = double(rounds) * shape.cost * (double(tiles_of(g.k, kFp8Block)) + kPerTile);
     if (best.q != 0 && cost >= least) continue;
@@ -87,7 +92,9 @@ bool gemm_fp8_wgmma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t s
   if (current_device(&device) != cudaSuccess || device.arch < 90 || device.arch >= 100 || encode_tiled() == nullptr)
     return false;
   constexpr int64_t kLargest = (int64_t{1} << 31) - 1;
-  if (g.k == 0 || g.k > kLargest || g.m > kLargest || g.n > kLargest || g.b_rows % kFp8Block != 0) return false;
+  if (g.k == 0 || g.k > kLargest || g.m > kLargest || g.n > kLargest) return false;
+  const bool row_scales = g.b_rows == 1 && groups.count == 0 && !g.exact && g.n * g.ldb_scales <= kLargest;
+  if (g.b_rows % kFp8Block != 0 && !row_scales) return false;
   const int64_t scales = g.a_scales_by_column ? (g.k + kFp8Block - 1) / kFp8Block * g.lda_scales : g.m * g.lda_scales;
   if (scales > kLargest) return false;
   if (!in_sixteens(g.a, g.lda) || !in_sixteens(g.b, g.ldb) || g.n * groups.count > kLargest) return false;

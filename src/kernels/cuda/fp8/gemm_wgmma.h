@@ -11,10 +11,12 @@ namespace lowbit::cuda {
 
 struct DeviceGemm : Fp8Gemm {
   const float* bias = nullptr;  // [n] or null
+  bool new_weights = true;      // work before it on the stream may write b: none of it is fetched early
+  bool exact = false;           // with a scale of b per row the CPU's bits, and no tensor cores
 };
 
-/// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error`
-/// else. Groups: count 0 if there are none.
+/// False where the tensor cores of compute capability 9.0 cannot take the product or may not: nothing was enqueued
+/// then. `error` else. Groups: count 0 if there are none.
 bool gemm_fp8_wgmma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t stream, cudaError_t* error);
 
 namespace fp8 {

@@ -86,15 +86,21 @@ __device__ __forceinline__ uint32_t codes_of(float first, float second) {
 #endif
 }
 
+__device__ __forceinline__ uint64_t eight_codes(const float (&v)[kPerLane], const Divisor& by) {
+  uint64_t codes = 0;
+#pragma unroll
+  for (int j = 0; j < kPerLane; j += 2)
+    codes |= uint64_t{codes_of(quotient(v[j], by), quotient(v[j + 1], by))} << (8 * j);
+  return codes;
+}
+
 /// A lane's codes; the first n of them are stored. kWide: at a multiple of 8 bytes, all or none.
 template <bool kWide>
 __device__ __forceinline__ void store_codes(const float (&v)[kPerLane], float scale, int n, uint8_t* to) {
   uint64_t codes = 0;
   if (fp8_has_codes(scale)) {
     const Divisor by = divisor_of(scale);
-#pragma unroll
-    for (int j = 0; j < kPerLane; j += 2)
-      codes |= uint64_t{codes_of(quotient(v[j], by), quotient(v[j + 1], by))} << (8 * j);
+    codes = by.plain ? eight_codes(v, {by.scale, by.inverse, true}) : eight_codes(v, {by.scale, by.inverse, false});
   }
   if (kWide && n == kPerLane) {
     *reinterpret_cast<uint2*>(to) = uint2{static_cast<uint32_t>(codes), static_cast<uint32_t>(codes >> 32)};

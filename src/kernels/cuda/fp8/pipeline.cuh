@@ -9,11 +9,12 @@
 
 namespace lowbit::cuda::fp8 {
 
-/// Shared memory of a kernel. ScaleRows: rows of a; Bytes: what a thread block may have.
-template <int P, int Q, int ScaleRows, int Bytes>
+/// Shared memory of a kernel. ScaleRows: rows of a; BScales: scales of b, two of blocks of 128 rows or one of each row;
+/// Bytes: what a thread block may have.
+template <int P, int Q, int ScaleRows, int BScales, int Bytes>
 struct RingLayout {
-  static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows;
-  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * kScaleRows + 16;
+  static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows, kBScales = BScales;
+  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * (kScaleRows + (kBScales + 3) / 4 * 4);
   static constexpr int kMostStages = 16;
   static constexpr int kFit = (Bytes - 1024) / (kCodes + kScales + 16),
                        kStages = kFit < kMostStages ? kFit : kMostStages;
@@ -67,13 +68,13 @@ __device__ __forceinline__ float2 load_two_scales(uint32_t from) {
   return v;
 }
 
-/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them two of a group's b, of the blocks
-/// of its rows from col0 on. Rows that are not there take the last one's: what they scale is never stored.
+/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them those of a group's b, of its rows
+/// from col0 on or of their blocks. Rows that are not there take the last one's: what they scale is never stored.
 template <class L>
 struct ScaleCopies {
-  static constexpr int kEach = (L::kScaleRows + 31) / 32;
+  static constexpr int kEach = (L::kScaleRows + 31) / 32, kEachOfB = (L::kBScales + 31) / 32;
   const float *a, *b;
-  uint32_t from[kEach], step;  // elements; gemm_fp8_wgmma() refuses more than 32 bits
+  uint32_t from[kEach], from_b[kEachOfB], step;  // elements; gemm_fp8_wgmma() refuses more than 32 bits
   __device__ __forceinline__ ScaleCopies(const DeviceGemm& g, int row0, int col0, int group) {
     const int lane = threadIdx.x % 32;
     const auto row_step = static_cast<uint32_t>(g.a_scales_by_column ? 1 : g.lda_scales);
@@ -82,8 +83,11 @@ struct ScaleCopies {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       from[i] = static_cast<uint32_t>(min(int64_t{row0} + lane + 32 * i, g.m - 1)) * row_step;
-    const int64_t last = (g.n - 1) / g.b_rows;
-    b = g.b_scales + (group * (last + 1) + min(col0 / g.b_rows + lane, last)) * g.ldb_scales;
+    const int64_t last = (g.n - 1) / g.b_rows, first = col0 / g.b_rows;
+    b = g.b_scales + group * (last + 1) * g.ldb_scales;
+#pragma unroll
+    for (int i = 0; i < kEachOfB; ++i)
+      from_b[i] = static_cast<uint32_t>(min(first + lane + 32 * i, last) * g.ldb_scales);
   }
   __device__ __forceinline__ void copy(uint32_t to, int block) const {
     copy_a(to, block);
@@ -98,7 +102,10 @@ struct ScaleCopies {
   }
   __device__ __forceinline__ void copy_b(uint32_t to, int block) const {
     const int lane = threadIdx.x % 32;
-    if (lane < 2) copy_scale(to + 4 * (L::kScaleRows + lane), b + block);
+#pragma unroll
+    for (int i = 0; i < kEachOfB; ++i)
+      if (L::kBScales % 32 == 0 || lane + 32 * i < L::kBScales)
+        copy_scale(to + 4 * (L::kScaleRows + lane + 32 * i), b + (from_b[i] + uint32_t(block)));
   }
 };
 

@@ -1,9 +1,11 @@
 // FP8 in blocks: rows to codes and scales, with what comes in front of it in the same pass, and back.
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/fp8/quantize_halves.cuh"
+#include "kernels/cuda/fp8/quantize_normed.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_fp8_api.h"
@@ -177,10 +179,44 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   return enqueue(where, quantize_halves<E>, grid, kThreads, stream, q, device.bulk_copies);
 }
 
+template <Fp8Element E, class Shape>
+Status start_normed_halves(const Fp8Quant& q, void* stream) {
+  const char* const where = "fp8 quantization";
+  Device device;
+  if (auto status = check_cuda(current_device(&device), where); !status) return status;
+  auto* const kernel = &quantize_normed_halves<E, Shape>;
+  if (auto status = check_cuda(allow_shared(reinterpret_cast<const void*>(kernel), device), where); !status)
+    return status;
+  const int64_t blocks =
+      std::min((q.rows + kRowsAtOnce - 1) / kRowsAtOnce, int64_t{device.processors} * Shape::kAtOnce);
+  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads),
+                           Shape::shared_bytes(q.columns), static_cast<cudaStream_t>(stream), device.bulk_copies, q),
+                    where);
+}
+
+/// As few threads as have room for a row.
+template <Fp8Element E>
+Status quantize_rows_normed(const Fp8Quant& q, void* stream) {
+  if constexpr (E != Fp8Element::kF32) {
+    using Narrow = NormShape<128, 1>;
+    using Middle = NormShape<128, 2>;
+    using Wide = NormShape<256, 2>;
+    using Widest = NormShape<512, 2>;
+    if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && q.columns <= Widest::kMostColumns &&
+        aligned(q.x, q.ldx * 2, 16) && aligned(q.codes, q.ldcodes, 8)) {
+      if (q.columns <= Narrow::kMostColumns) return start_normed_halves<E, Narrow>(q, stream);
+      if (q.columns <= Middle::kMostColumns) return start_normed_halves<E, Middle>(q, stream);
+      if (q.columns <= Wide::kMostColumns) return start_normed_halves<E, Wide>(q, stream);
+      return start_normed_halves<E, Widest>(q, stream);
+    }
+  }
+  return enqueue("fp8 quantization", quantize_normed<E>, q.rows, kNormThreads, stream, q);
+}
+
 template <Fp8Element E>
 Status quantize_of(const Fp8Quant& q, void* stream) {
   const char* const where = "fp8 quantization";
-  if (q.norm_weight != nullptr) return enqueue(where, quantize_normed<E>, q.rows, kNormThreads, stream, q);
+  if (q.norm_weight != nullptr) return quantize_rows_normed<E>(q, stream);
   const bool gate = q.up != nullptr;
   const int64_t blocks = (q.columns + q.column_block - 1) / q.column_block;
   if (q.row_block != 1 || q.column_block != kFp8Block) {
