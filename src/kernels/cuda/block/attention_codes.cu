@@ -132,42 +132,53 @@ __device__ __forceinline__ float* part_result(const AttendPages& call, int most_
   const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * most_parts + part;
   return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
 }
-/// Puts the parts of a tile together.
+/// Puts the parts of a tile together. All that is read of one part is asked for at once with that of others: one after
+/// the other they would wait for memory that often.
 template <class F>
 __device__ __forceinline__ void join_parts(const AttendPages& call, const PagedTile& tile, int most_parts, int parts,
                                            uint8_t* bytes, CodesShared<F>& shared) {
-  auto* const factors = reinterpret_cast<float*>(bytes);  // [query][parts]
+  auto* const of_parts = reinterpret_cast<float2*>(bytes);  // [query][parts]: score, or factor, and sum of weights
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q_of_warp = thread / 32;
   if (q_of_warp < tile.count) {
+    float2* const own = of_parts + q_of_warp * parts;
     float most = -INFINITY, total = 0;
+#pragma unroll 4
     for (int u = lane; u < parts; u += 32) {
-      const float of = load_from_others(part_result(call, most_parts, u, q_of_warp));
-      factors[q_of_warp * parts + u] = of;
-      most = fmaxf(most, of);
+      own[u] = load_from_others(reinterpret_cast<const float2*>(part_result(call, most_parts, u, q_of_warp)));
+      most = fmaxf(most, own[u].x);
     }
 #pragma unroll
     for (int w = 1; w < 32; w *= 2) most = fmaxf(most, xor_lanes(most, w));
     for (int u = lane; u < parts; u += 32) {
-      float& factor = factors[q_of_warp * parts + u];
-      factor = power_of_two(__fsub_rn(factor, shift_of(most)));
-      total = __fmaf_rn(load_from_others(part_result(call, most_parts, u, q_of_warp) + 1), factor, total);
+      own[u].x = power_of_two(__fsub_rn(own[u].x, shift_of(most)));
+      total = __fmaf_rn(own[u].y, own[u].x, total);
     }
 #pragma unroll
     for (int w = 1; w < 32; w *= 2) total = __fadd_rn(total, xor_lanes(total, w));
     if (lane == 0) shared.of_parts[q_of_warp] = total;
   }
   __syncthreads();
+  constexpr int kAtOnce = 16;
   const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
 #pragma unroll 1
   for (int at = thread; at < tile.count * F::kHead / 2; at += kCodesThreads) {
     const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
     const float* const from = part_result(call, most_parts, 0, q) + 2 + element;
     float2 all = {0, 0};
-#pragma unroll 16
-    for (int u = 0; u < parts; ++u) {
-      const float2 two = load_from_others(reinterpret_cast<const float2*>(from + u * apart));
-      const float by = factors[q * parts + u];
-      all = {__fmaf_rn(two.x, by, all.x), __fmaf_rn(two.y, by, all.y)};
+#pragma unroll 1
+    for (int first = 0; first < parts; first += kAtOnce) {
+      float2 sums[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        sums[i] = {0, 0};
+        if (first + i < parts) sums[i] = load_from_others(reinterpret_cast<const float2*>(from + (first + i) * apart));
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i >= parts) break;
+        const float by = of_parts[q * parts + first + i].x;
+        all = {__fmaf_rn(sums[i].x, by, all.x), __fmaf_rn(sums[i].y, by, all.y)};
+      }
     }
     keep_output<F>(bytes, q, element, all, shared.of_parts[q]);
   }
