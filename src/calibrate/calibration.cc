@@ -9,6 +9,7 @@
 
 #include "base/sha256.h"
 #include "base/try.h"
+#include "calibrate/text_room.h"
 #include "io/mapped_file.h"
 #include "model/model_spec.h"
 #include "model/source_tokenizer.h"
@@ -32,9 +33,9 @@ std::vector<TokenId> cut_sequences(std::span<const TokenId> tokens, int64_t sequ
   return out;
 }
 
-/// The tokens' embeddings.
+/// The tokens' embeddings. `most_between`: as HiddenStates::make().
 Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, const std::vector<TokenId>& tokens,
-                           int64_t context, Backend& backend) {
+                           int64_t context, Backend& backend, int64_t most_between = HiddenStates::kAnyBytes) {
   const std::string name = weight_name(spec.embedding);
   const int64_t hidden = spec.hidden_size;
   LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(name));
@@ -43,7 +44,8 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
                 fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
   const auto length = static_cast<size_t>(context);
   LOWBIT_TRY_ASSIGN(HiddenStates states,
-                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length), context, hidden));
+                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length), context, hidden,
+                                       most_between));
   std::vector<float> rows(length * static_cast<size_t>(embedding.k));
   for (size_t first = 0; first < tokens.size(); first += length) {
     for (size_t i = 0; i < length; ++i) {
@@ -55,6 +57,7 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
     }
     LOWBIT_TRY(states.write(static_cast<int64_t>(first), rows));
   }
+  source.release(name);
   return states;
 }
 
@@ -144,7 +147,12 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   c.text_sha256_ = text.sha256;
   c.first_tokens_.assign(text.fitted.begin(), text.fitted.begin() + c.context_);
   LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
-  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
+  int64_t most_between = HiddenStates::kAnyBytes;
+  if (engine.gpu < 0) {
+    const auto tokens = static_cast<int64_t>(text.fitted.size() + text.held.size());
+    most_between = room_for_text(source, 2 * tokens * c.spec_.hidden_size * int64_t(sizeof(float)));
+  }
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_, most_between));
   if (asymmetric) {
     LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
   }

@@ -9,6 +9,7 @@
 
 #include "arch/names.h"
 #include "base/clock.h"
+#include "base/freed_memory.h"
 #include "base/try.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/sensitivity.h"
@@ -201,6 +202,7 @@ Status Quantizer::choose_formats() {
   Allocation chosen = parse_allocation_json(state_->load_json("formats"));
   if (chosen.specs.empty()) {
     LOWBIT_TRY_ASSIGN(chosen, allocate_formats(source_, recipe_, engine_, options_));
+    give_back_freed_memory();
     LOWBIT_TRY(state_->save_json("formats", allocation_json(chosen)));
   }
   recipe_.set_specs(std::move(chosen.specs));
@@ -234,6 +236,7 @@ Status Quantizer::have_text_written() {
   if (options_.progress)
     writing.progress = [this](int64_t done, int64_t total) { return options_.progress("writing text", done, total); };
   LOWBIT_TRY_ASSIGN(o.sequences, write_text(source_, engine_, writing));
+  give_back_freed_memory();
   return state_->save_json("text", o.sequences);
 }
 
