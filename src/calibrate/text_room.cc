@@ -11,7 +11,7 @@ int64_t room_for_text(const WeightSource& source, int64_t taken) {
     for (const int64_t extent : t.shape) weights *= extent;
     bytes += 2 * weights;
   }
-  return std::max<int64_t>(0, bytes + bytes / 2 - taken);
+  return std::max<int64_t>(0, bytes + bytes / 4 - taken);
 }
 
 }  // namespace lowbit

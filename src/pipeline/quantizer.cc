@@ -291,6 +291,7 @@ Status Quantizer::measure_and_fit(BlockRun& run) {
     return fit_layers(run, hessian, run.linears);
   }
   for (const InputSpec* input : inputs_of(run.text.spec().blocks[static_cast<size_t>(run.block)])) {
+    give_back_freed_memory();  // what fits leave lies scattered: the next sums would come on top of it
     LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, run.text.measure_input(input->role));
     Tensors readers;
     for (const SourceTensor* t : run.linears)
@@ -323,7 +324,7 @@ Status Quantizer::check_held_out(Calibration& text) {
   const std::string name = source_.has(own) ? own : weight_name(names::kEmbedding);
   LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(name));
   LOWBIT_TRY_ASSIGN(const HeldOutReport held,
-                    text.held_out().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
+                    text.finish().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
   report.held_out = held;
   calibration["held_back"]["tokens"] = held.tokens;
   calibration["held_back"]["ppl_ratio"] = held.ratio();
