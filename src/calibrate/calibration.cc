@@ -43,9 +43,8 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
     return fail(ErrorCode::kShapeMismatch, name, fmt::format("rows of {}", embedding.k),
                 fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
   const auto length = static_cast<size_t>(context);
-  LOWBIT_TRY_ASSIGN(HiddenStates states,
-                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length), context, hidden,
-                                       most_between));
+  LOWBIT_TRY_ASSIGN(HiddenStates states, HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length),
+                                                            context, hidden, most_between));
   std::vector<float> rows(length * static_cast<size_t>(embedding.k));
   for (size_t first = 0; first < tokens.size(); first += length) {
     for (size_t i = 0; i < length; ++i) {
@@ -142,7 +141,7 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   LOWBIT_TRY(check_inputs(c.spec_));
   c.context_ = std::min(options.context, c.spec_.longest_context());
   LOWBIT_TRY_ASSIGN(CalibrationSequences text, options.sequences.empty() ? cut_text(source, options, c.context_)
-                                                                               : given_sequences(options, c.context_));
+                                                                         : given_sequences(options, c.context_));
   c.sequences_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
   c.text_sha256_ = text.sha256;
   c.first_tokens_.assign(text.fitted.begin(), text.fitted.begin() + c.context_);
@@ -287,8 +286,7 @@ Status Calibration::advance(const RowUse& use) {
     return use(role, host.data(), m, k);
   };
   LOWBIT_TRY(states_.run(*program_, *room_, kBlockSteps, report(), use ? in_host_memory : RowUse()));
-  if (asymmetric_ && !compared_)
-    LOWBIT_TRY(source_states_.run(*source_program_, *source_room_, kBlockSteps));
+  if (asymmetric_ && !compared_) LOWBIT_TRY(source_states_.run(*source_program_, *source_room_, kBlockSteps));
   return held_out_.advance(*source_program_, *program_, *room_);
 }
 

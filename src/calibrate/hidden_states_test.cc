@@ -183,7 +183,8 @@ TEST(HiddenStates, BlocksGiveTheReferencesRows) {
             HiddenStates stops = states_of(backend, x, between);
             for (const int step : steps) {
               ASSERT_TRUE(stops.run(loaded.program, *room, step)) << at;
-              HiddenStates other = *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden, between);
+              HiddenStates other =
+                  *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden, between);
               ASSERT_TRUE(other.copy_from(stops)) << at;
               EXPECT_EQ(other.step(), step % kBlockSteps);
               stops = std::move(other);

@@ -191,7 +191,7 @@ class Writer {
   std::vector<size_t> running_;  // those whose request it is
 };
 
-/// What a tokenizer and its texts take is free again before the model is there.
+/// A tokenizer's memory is free again before the model is there.
 Result<Beginnings> beginnings_in(const WeightSource& source) {
   LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source));
@@ -257,8 +257,8 @@ Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine
   LOWBIT_TRY_ASSIGN(const auto pool, model->make_pool(std::min(kSessionsOnGpu, count) * pages, pages));
   int64_t together = kSessionsOnGpu;
   if (engine.gpu < 0)
-    together = std::clamp(room_for_text(source, model->resident_bytes()) / pool->bytes_of(context), kLeastSessions,
-                          kSessions);
+    together =
+        std::clamp(room_for_text(source, model->resident_bytes()) / pool->bytes_of(context), kLeastSessions, kSessions);
   together = std::min(together, count);
   Executor executor(*model);
   Writer writer(*model, executor, pool, options, context);
