@@ -5,6 +5,7 @@
 #include "kernels/api.h"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/row_norm.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_block_api.h"
 
@@ -15,17 +16,27 @@ using namespace block;  // NOLINT
 
 constexpr int kThreads = 256;
 
-/// Half a warp per row.
+/// A warp per row. kWide: four columns at a time.
+template <bool kWide>
 __global__ void norm(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y) {
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const bool inside = row < rows;  // the other half of the warp may be
-  float sum = 0;
-  for (int64_t i = lane; inside && i < n; i += kLanes) sum = __fmaf_rn(x[row * n + i], x[row * n + i], sum);
-  const float dot = reduce_lanes(sum);
-  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(n)), eps)));
-  for (int64_t i = lane; inside && i < n; i += kLanes)
-    y[row * n + i] = __fmul_rn(__fmul_rn(x[row * n + i], r), weight[i]);
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  if (row >= rows) return;
+  const float* const from = x + row * n;
+  float* const to = y + row * n;
+  const int k = static_cast<int>(n);
+  if constexpr (kWide) {
+    const float by = warp_inverse_rms(from, k, eps);
+    for (int i = static_cast<int>(threadIdx.x) % 32 * 4; i < k; i += kNormSums)
+      *reinterpret_cast<float4*>(to + i) =
+          normed(*reinterpret_cast<const float4*>(from + i), by, *reinterpret_cast<const float4*>(weight + i));
+  } else {
+    const float by = warp_inverse_rms(k, eps, [&](int i) {
+      return float4{from[i], i + 1 < k ? from[i + 1] : 0.0f, i + 2 < k ? from[i + 2] : 0.0f,
+                    i + 3 < k ? from[i + 3] : 0.0f};
+    });
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < k; i += 32)
+      to[i] = __fmul_rn(__fmul_rn(from[i], by), weight[i]);
+  }
 }
 
 __global__ void gate_all(float* gate, const float* up, int64_t count) {
@@ -87,7 +98,9 @@ Status each(const char* where, void (*kernel)(Parameters...), int64_t count, voi
 }  // namespace
 
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream) {
-  return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
+  const auto at = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
+  const bool wide = n % 4 == 0 && (at(x) | at(weight) | at(y)) == 0;
+  return each("norm", wide ? norm<true> : norm<false>, rows * 32, stream, x, weight, rows, n, eps, y);
 }
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream) {
   return each("gate", gate_all, count, stream, gate, up, count);
