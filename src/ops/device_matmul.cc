@@ -158,8 +158,7 @@ Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool) {
     for (int64_t r = begin; r < end; ++r) {
       uint8_t* const codes = out.codes.as<uint8_t>() + r * w.k;
       format_ops(w.format).unpack(w.row(r), 0, w.k, codes);
-      for (int64_t i = 0; i < w.k; ++i)
-        codes[i] = static_cast<uint8_t>(static_cast<int8_t>(w.codebook[codes[i]]));
+      for (int64_t i = 0; i < w.k; ++i) codes[i] = static_cast<uint8_t>(static_cast<int8_t>(w.codebook[codes[i]]));
     }
   };
   if (pool != nullptr)
