@@ -5,6 +5,7 @@
 #include "kernels/api.h"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_block_api.h"
 
@@ -14,8 +15,29 @@ namespace {
 using namespace block;  // NOLINT
 
 constexpr int kThreads = 256;
+constexpr int64_t kWideRow = 512;  // columns from which on a row has a thread block
 
-/// Half a warp per row.
+/// A thread block per row, of which all threads read and write; half a warp adds its squares.
+__global__ void norm_wide(const float* x, const float* weight, int n, float eps, float* y) {
+  LOWBIT_DYNAMIC_SHARED(shared);
+  auto* const row = reinterpret_cast<float*>(shared);
+  __shared__ float factor;
+  const float* const from = x + int64_t{blockIdx.x} * n;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) row[i] = from[i];
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const float r = inverse_rms(row, n, eps);
+    if (threadIdx.x == 0) factor = r;
+  }
+  __syncthreads();
+  const float by = factor;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
+    y[int64_t{blockIdx.x} * n + i] = __fmul_rn(__fmul_rn(row[i], by), weight[i]);
+}
+
+/// Half a warp per row: rows of a head.
 __global__ void norm(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y) {
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -87,7 +109,16 @@ Status each(const char* where, void (*kernel)(Parameters...), int64_t count, voi
 }  // namespace
 
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream) {
-  return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "norm");
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(float)), own = 64;  // of the kernel's other shared memory
+  if (rows == 0 || n < kWideRow || bytes + own > device.shared_bytes)
+    return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(&norm_wide), device); e != cudaSuccess)
+    return check_cuda(e, "norm");
+  return check_cuda(launch(norm_wide, dim3(static_cast<unsigned>(rows)), dim3(kThreads), static_cast<size_t>(bytes),
+                           static_cast<cudaStream_t>(stream), false, x, weight, static_cast<int>(n), eps, y),
+                    "norm");
 }
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream) {
   return each("gate", gate_all, count, stream, gate, up, count);
