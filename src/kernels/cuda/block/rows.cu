@@ -21,7 +21,7 @@ constexpr int64_t kWideRow = 512;  // columns from which on a row has a thread b
 __global__ void norm_wide(const float* x, const float* weight, int n, float eps, float* y) {
   LOWBIT_DYNAMIC_SHARED(shared);
   auto* const row = reinterpret_cast<float*>(shared);
-  __shared__ float factor;
+  float& factor = row[n];
   const float* const from = x + int64_t{blockIdx.x} * n;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) row[i] = from[i];
@@ -111,8 +111,8 @@ Status each(const char* where, void (*kernel)(Parameters...), int64_t count, voi
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "norm");
-  const int64_t bytes = n * static_cast<int64_t>(sizeof(float)), own = 64;  // of the kernel's other shared memory
-  if (rows == 0 || n < kWideRow || bytes + own > device.shared_bytes)
+  const int64_t bytes = (n + 1) * static_cast<int64_t>(sizeof(float));
+  if (rows == 0 || n < kWideRow || bytes > device.shared_bytes)
     return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
   if (const auto e = allow_shared(reinterpret_cast<const void*>(&norm_wide), device); e != cudaSuccess)
     return check_cuda(e, "norm");
