@@ -22,7 +22,7 @@ constexpr float kIntegers = 12582912.0f, kPositive = 8388608.0f;  // added: the 
 
 /// 2^e as a float.
 __device__ __forceinline__ float exact_power(int e) { return __uint_as_float(static_cast<uint32_t>(127 + e) << 23); }
-/// What two columns say.
+/// The number whose bytes two columns have.
 __device__ __forceinline__ int both_bytes(int high, int low) { return 256 * high + low; }
 /// Products with codes of the columns of a tile, of sums of operands: of row i of two.
 template <class Operands, int kTiles>
@@ -46,7 +46,7 @@ __device__ __forceinline__ float largest_of_rows(float v) {
 /// Shared by the warps of a block. Columns 2 q and 2 q + 1 are of query q.
 template <class F>
 struct CodesShared {
-  uint2 integers[F::kQueries][F::kHead / 4 + 4];   // queries, four elements to a place
+  uint2 integers[F::kQueries][F::kHead / 4 + 4];    // queries, four elements to a place
   uint2 halves[2 * F::kQueries][F::kHead / 4 + 4];  // the same as the sum of two f16
   uint32_t bytes[2 * F::kQueries][F::kHead / 4 + 4];
   int first[F::kQueries], last[F::kQueries];  // positions that they see
@@ -76,7 +76,8 @@ __device__ __forceinline__ void load_queries(const AttendPages& call, const Page
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     is_number &= fabsf(x[i]) < INFINITY;
-    const float shifted = __fadd_rn(__fmul_rn(__fmul_rn(x[i], scale.factor), kQueryPart), kIntegers), whole = __fsub_rn(shifted, kIntegers);
+    const float shifted = __fadd_rn(__fmul_rn(__fmul_rn(x[i], scale.factor), kQueryPart), kIntegers),
+                whole = __fsub_rn(shifted, kIntegers);
     bits[i] = __float_as_uint(shifted);
     const float high = f16_value(static_cast<uint16_t>(f16_pair(whole, 0)));
     halves[i] = f16_pair(high, __fsub_rn(whole, high));
@@ -155,7 +156,8 @@ __device__ __forceinline__ void multiply_codes(const CodesShared<F>& shared, con
   for (unsigned set = 0; set < F::kSets; ++set) {
     const float exponent = shared.exponent[4 * set + t];
     const float by = __fmul_rn(__fmul_rn(supers.x, 256.0f), exponent);
-    const float offset = __fmul_rn(__fmul_rn(supers.y, exponent), static_cast<float>(both_bytes(leasts[set][0], leasts[set][1])));
+    const float offset =
+        __fmul_rn(__fmul_rn(supers.y, exponent), static_cast<float>(both_bytes(leasts[set][0], leasts[set][1])));
     scores.wrong[set] = __fmul_rn(__fadd_rn(by, offset), 0.0f);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -192,9 +194,9 @@ __device__ __forceinline__ void multiply_f16_keys(const CodesShared<F>& shared, 
     for (int n = 0; n < kPageSteps; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        scores.of[set][n][i] = n > 0 ? -INFINITY
-                                     : __fmul_rn(__fadd_rn(sums[set][2 * i], sums[set][2 * i + 1]),
-                                                 shared.exponent[4 * set + t]);
+        scores.of[set][n][i] =
+            n > 0 ? -INFINITY
+                  : __fmul_rn(__fadd_rn(sums[set][2 * i], sums[set][2 * i + 1]), shared.exponent[4 * set + t]);
   }
 }
 
@@ -247,8 +249,7 @@ struct CodesSums {
       }
       float largest = -INFINITY;  // maxima pass a NaN over
 #pragma unroll
-      for (int n = 0; n < kPageSteps; ++n)
-        largest = fmaxf(largest, fmaxf(scores.of[set][n][0], scores.of[set][n][1]));
+      for (int n = 0; n < kPageSteps; ++n) largest = fmaxf(largest, fmaxf(scores.of[set][n][0], scores.of[set][n][1]));
       largest = largest_of_rows(largest);
       rise(set, largest);
       factor[set] = power_of_two(__fsub_rn(largest, shift_of(most[set])));
@@ -414,8 +415,8 @@ struct CodesSums {
 #pragma unroll
       for (unsigned n = 0; n < F::kTiles; ++n) {
         const float l = lane_value(least[set], static_cast<int>(4 * (n / F::kBlockTiles) + t));
-        *reinterpret_cast<float2*>(to + (4 * set + t) * F::kPitch + 16 * n + 2 * g) = {
-            __fadd_rn(all[set][n][0], l), __fadd_rn(all[set][n][1], l)};
+        *reinterpret_cast<float2*>(to + (4 * set + t) * F::kPitch + 16 * n + 2 * g) = {__fadd_rn(all[set][n][0], l),
+                                                                                       __fadd_rn(all[set][n][1], l)};
       }
   }
 };
