@@ -139,6 +139,35 @@ tl::unexpected<Error> too_long_group(int64_t group) {
               "use a smaller group, or f32 activations");
 }
 
+/// The format whose kernels multiply w. A table of integers becomes these: tensor cores sum them, with the bits that
+/// sums of floats would have.
+FormatId format_on_device(const QTensor& w, const DeviceMatmulOptions& options) {
+  const FormatInfo& info = format_info(w.format);
+  const bool integers = info.kind == ValueKind::kTable && options.activation == Activation::kInt8 &&
+                        !options.fallback && why_float_sums(w, options.activation_group).empty();
+  return integers ? FormatId::kInt8 : info.expanded;
+}
+
+/// A weight of a table of integers with these as its codes.
+Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool) {
+  QTensor out = w;
+  out.format = FormatId::kInt8;
+  out.codebook.clear();
+  LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * w.k, "weight codes"));
+  const auto look_up = [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      uint8_t* const codes = out.codes.as<uint8_t>() + r * w.k;
+      format_ops(w.format).unpack(w.row(r), 0, w.k, codes);
+      for (int64_t i = 0; i < w.k; ++i) codes[i] = static_cast<uint8_t>(static_cast<int8_t>(w.codebook[codes[i]]));
+    }
+  };
+  if (pool != nullptr)
+    pool->parallel_for(w.n, 16, look_up);
+  else
+    look_up(0, w.n, 0);
+  return out;
+}
+
 Result<Buffer> allocate_in(Arena* arena, int64_t bytes, const char* what) {
   return arena != nullptr ? arena->allocate(bytes, what) : cuda::allocate(bytes, what);
 }
@@ -213,8 +242,9 @@ Status DeviceMatmulPlan::upload_factors(Buffer& to, const Factor& factor, Arena*
 
 Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& options) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
-  if (format_info(w.format).expanded != w.format) {
-    LOWBIT_TRY_ASSIGN(const QTensor expanded, expand(w));
+  if (const FormatId format = format_on_device(w, options); format != w.format) {
+    LOWBIT_TRY_ASSIGN(const QTensor expanded,
+                      format == FormatId::kInt8 ? with_integers_of_table(w, options.pool) : expand(w));
     LOWBIT_TRY_ASSIGN(DeviceMatmulPlan of_expanded, make(expanded, options));
     of_expanded.reason_ += about_expanded(w.format, expanded.format);
     return of_expanded;
@@ -346,7 +376,7 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   const Groups g = groups_of(w, activation, options.activation_group);
   const cuda::MatmulShape shape = {
       1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
-  const KernelPair pair = choose_kernels(format_info(w.format).expanded, activation, shape, options);
+  const KernelPair pair = choose_kernels(format_on_device(w, options), activation, shape, options);
   if (pair.few == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
   const std::string scaling = dense ? "" : scaling_name(w.scaling);

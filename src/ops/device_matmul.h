@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/threads.h"
 #include "format/qtensor.h"
 #include "kernels/cuda_api.h"
 #include "lowbit/error.h"
@@ -20,7 +21,8 @@ struct DeviceMatmulOptions {
   /// Rows of x that run() will see at most; 0: any number. Kernels for few and for many rows may want the weight in
   /// different orders; with at most 8 rows only one of them is kept.
   int64_t most_rows = 0;
-  Arena* arena = nullptr;  // of the device: where the weight lies; null: in memory of its own
+  Arena* arena = nullptr;      // of the device: where the weight lies; null: in memory of its own
+  ThreadPool* pool = nullptr;  // shares the work of expanding codes; null: the caller's thread does it
 };
 
 /// Rows of x in device memory.

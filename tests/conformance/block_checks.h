@@ -148,6 +148,17 @@ void check_rows() {
     ops.rms_norm(&x[size_t(r * kWidth)], weight.data(), kWidth, 1e-5f, &wanted[size_t(r * kWidth)]);
   ASSERT_TRUE(cuda::norm_rows(source.data(), wd.data(), kRows, kWidth, 1e-5f, xd.data(), nullptr));
   expect_same(xd.back(), wanted, "norm");
+  for (const int64_t width : {511, 512, 577, 4096, 14336, 70001}) {  // in place, a block per row but for the ends
+    constexpr int64_t kWide = 3;
+    std::vector<float> wide = random_floats(rng, kWide * width);
+    const std::vector<float> by = random_floats(rng, width);
+    const OnDevice<float> by_d(by);
+    OnDevice<float> wide_d(wide);
+    for (int64_t r = 0; r < kWide; ++r)
+      ops.rms_norm(&wide[size_t(r * width)], by.data(), width, 1e-5f, &wide[size_t(r * width)]);
+    ASSERT_TRUE(cuda::norm_rows(wide_d.data(), by_d.data(), kWide, width, 1e-5f, wide_d.data(), nullptr));
+    expect_same(wide_d.back(), wide, "norm of wide rows");
+  }
 
   ops.add(x.data(), kRows * kWidth, wanted.data());
   ASSERT_TRUE(cuda::add_rows(source.data(), kRows * kWidth, xd.data(), nullptr));

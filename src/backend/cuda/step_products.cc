@@ -1,6 +1,7 @@
 // Products of a few tokens, in one launch with their norm, their quantization and what becomes of them.
 
 #include "kernels/cuda_product_api.h"
+#include "kernels/cuda_row_products_api.h"
 
 #include "backend/cuda/program.h"
 #include "base/try.h"
@@ -11,8 +12,8 @@ namespace {
 /// Every thread block makes x's codes for itself. Beyond so many blocks of a multiprocessor, and columns of all blocks,
 /// one launch that makes them for all is faster.
 constexpr int64_t kBlocksOfAProcessor = 2, kMostColumns = int64_t{4} << 20;
-/// Three tokens and more with a scale of x per some columns: beyond so many weights the kernels of many tokens are
-/// faster, which read each weight once for all tokens.
+/// Three tokens and more with a scale of x per some columns, and fewer where streams_rows(): beyond so many weights the
+/// kernels of many tokens are faster, which read each weight once for all tokens.
 constexpr int64_t kMostWeightsOfTokens = int64_t{8} << 20;
 
 }  // namespace
@@ -27,7 +28,10 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   int64_t weights = 0;
   for (const StepPart& part : parts) weights += part.weight->n * part.weight->k;
   const bool halves = front.takes_halves();
-  if (m > 2 && front.code_group() > 0 && weights > kMostWeightsOfTokens) return false;
+  if (front.code_group() > 0 && weights > kMostWeightsOfTokens &&
+      (m > 2 || cuda::streams_rows(front.plan.kernel(m), front.plan.call(rounded_rows(front, m, work), nullptr, nullptr,
+                                                                         cuda::Element::kF32, front.n, nullptr, nullptr))))
+    return false;
   LOWBIT_TRY(work.finish_rows());
   cuda::StepProducts call;
   call.end = end;

@@ -63,6 +63,7 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     DeviceMatmulOptions options;
     options.activation_group = x.group;
     options.arena = &arena;
+    options.pool = &pool;
     LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, options));
     weight->kernel = weight->plan.kernel_name();
     weight->reason = weight->plan.reason();

@@ -320,13 +320,17 @@ bool have_same_x(const Matmul& a, const Matmul& b) {
 bool takes_row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
   if (kernel.instance == nullptr || calls.size() < 2 || calls.size() > size_t{kMostRowProducts}) return false;
   const Matmul& first = calls.front();
-  if (first.x_element != Element::kInt8 || first.m < 3 || activation_groups_per_scale(shape_of(first)) == 0)
-    return false;
+  if (first.x_element != Element::kInt8 || activation_groups_per_scale(shape_of(first)) == 0) return false;
   for (const Matmul& call : calls)
     if (!have_same_x(first, call)) return false;
   const auto tile =
       static_cast<ActivationGroupTile>(tensor_instance(kernel.format, Activation::kInt8, shape_of(all_rows(calls))));
   return is_stream(tile);
+}
+
+bool streams_rows(const MatmulKernel& kernel, const Matmul& call) {
+  return kernel.instance != nullptr && call.x_element == Element::kInt8 &&
+         activation_groups_per_scale(shape_of(call)) > 0 && is_stream(static_cast<ActivationGroupTile>(call.instance));
 }
 
 Status row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {

@@ -92,6 +92,7 @@ int64_t step_product_blocks(const StepProducts&) { return 0; }
 Status step_products(const StepProducts&) { return not_built(); }
 
 bool takes_row_products(const MatmulKernel&, std::span<const Matmul>) { return false; }
+bool streams_rows(const MatmulKernel&, const Matmul&) { return false; }
 Status row_products(const MatmulKernel&, std::span<const Matmul>) { return not_built(); }
 
 Status rotate_and_store(const StoreRows&) { return not_built(); }

@@ -73,6 +73,32 @@ TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
   }
 }
 
+/// Tables of integers are multiplied as these, on tensor cores; others as floats.
+TEST(DeviceMatmul, TablesOfIntegersBecomeThese) {
+  if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
+  for (const FormatId format :
+       {FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kCodebook2, FormatId::kTrellis2, FormatId::kTrellis3})
+    for (const auto& [group, kernel] :
+         {std::pair{64, "matmul_int8_a8g32_g64__cuda_tensor"}, {192, "matmul_int8_a8g32_g192__cuda_tensor"}}) {
+      Case c;
+      c.format = format;
+      c.scaling.k_block = group;
+      c.n = c.ldy = 64;
+      c.k = c.ldx = 384;
+      QTensor w = conformance::random_weights(c);
+      for (size_t i = 0; i < w.codebook.size(); ++i) w.codebook[i] = float(i) * 9 - 60;
+      const DeviceMatmulOptions options{.activation_group = 32};
+      const auto integers = choose_device_kernel(w, options);
+      ASSERT_TRUE(integers.has_value());
+      EXPECT_EQ(integers->name, kernel);
+      EXPECT_NE(integers->reason.find("becomes int8 in memory"), std::string::npos) << integers->reason;
+      w.codebook[1] = 0.5F;
+      const auto floats = choose_device_kernel(w, options);
+      ASSERT_TRUE(floats.has_value());
+      EXPECT_NE(floats->name.find("cuda_warp"), std::string::npos) << floats->name;
+    }
+}
+
 TEST(DeviceMatmul, RefusesWhatDoesNotFit) {
   LOWBIT_NEEDS_GPU();
   Case c;

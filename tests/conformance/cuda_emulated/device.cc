@@ -179,6 +179,7 @@ const std::vector<MatmulKernel>& matmul_kernels() {
 bool takes_row_products(const MatmulKernel&, std::span<const Matmul> calls) {
   return calls.size() > 1 && calls.front().m >= 3 && calls.front().x_groups;
 }
+bool streams_rows(const MatmulKernel&, const Matmul& call) { return call.m == 2; }
 Status row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
   for (const Matmul& call : calls) LOWBIT_TRY(kernel.run(call));
   return {};

@@ -231,9 +231,11 @@ void run_activation_groups(Tally& tally) {
 void run_streams(Tally& tally) {
   static const ActivationGroupTile kTiles[] = {ActivationGroupTile::kStream16x16, ActivationGroupTile::kStream32x16,
                                                ActivationGroupTile::kStream16x32, ActivationGroupTile::kStream32x32};
+  static const FormatId kFormats[] = {FormatId::kInt2, FormatId::kInt4, FormatId::kInt8, FormatId::kTernary};
+  static const int64_t kPerScale[] = {2, 4, 2, 4, 1, 3, 6, 8, 100000};
   GemmCase c;
-  c.format = FormatId::kInt4, c.group = kActivationGroupColumns, c.x_groups = true;
-  c.per_scale = below(2) == 0 ? 2 : 4, c.output = GemmOutput(below(3));
+  c.format = kFormats[below(4)], c.group = kActivationGroupColumns, c.x_groups = true;
+  c.per_scale = kPerScale[below(9)], c.output = GemmOutput(below(3));
   c.m = 1 + below(32), c.k = 128 * (1 + below(below(4) == 0 ? 130 : 40));
   c.bias = below(2) == 0, c.extremes = below(8) == 0, c.y_pad = below(3);
   std::vector<std::unique_ptr<CaseData>> data;

@@ -19,7 +19,11 @@ ActivationGroupStreamKernel instance(ActivationGroupTile name) {
       instance<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::kStream32x16), \
       instance<BITS, PER_SCALE, 1, 2>(ActivationGroupTile::kStream16x32), \
       instance<BITS, PER_SCALE, 2, 2>(ActivationGroupTile::kStream32x32)
-const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances] = {LOWBIT_STREAM(4, 4),
-                                                                               LOWBIT_STREAM(4, 2)};
+#define LOWBIT_STREAMS(BITS)                                           \
+  LOWBIT_STREAM(BITS, 4), LOWBIT_STREAM(BITS, 2),                      \
+      instance<BITS, 0, 1, 1>(ActivationGroupTile::kStream16x16),      \
+      instance<BITS, 0, 1, 2>(ActivationGroupTile::kStream16x32)
+const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances] = {LOWBIT_STREAMS(2), LOWBIT_STREAMS(4),
+                                                                               LOWBIT_STREAMS(8)};
 
 }  // namespace lowbit::cuda

@@ -1,10 +1,10 @@
 #pragma once
-// 3 to 32 tokens with a scale per group of 32 columns (an activation group) on sm_90: weights come from memory as one
+// 2 to 32 tokens with a scale per group of 32 columns (an activation group) on sm_90: weights come from memory as one
 // stream. A block stays over its tiles of 16 or 32 rows of weights; its warps share K, each copies what it multiplies
 // itself, some blocks of K ahead and before the previous kernel has ended. What groups of the weights come to goes to
 // warps that only scale and accumulate, in the order of the groups.
 //
-// Shapes:   k a multiple of 128; 1, 2 or 4 activation groups to a scale of the weights; no offsets.
+// Shapes:   k a multiple of 128; any number of activation groups to a scale of the weights; no offsets.
 // Numerics: docs/numerics.md#matmul: a group's own sum does not depend on the others.
 // Limits:   memory: a block of 128 columns by 16 rows and 16 tokens is some 120 instructions of a warp.
 
@@ -67,6 +67,7 @@ struct StreamWeights {
   const float* scales_from = nullptr;
   int64_t scale_step = 0;
   int slot = 0, scale_slot = 0;
+  int to_scale = 0;  // kPerScale 0: activation groups before the one at whose end the lane's scale is wanted
 
   __device__ StreamWeights(const ActivationGroupStreamArgs& args, uint32_t base, int lane, int warp, int rounds)
       : p(args),
@@ -84,10 +85,19 @@ struct StreamWeights {
     const ActivationGroupStreamPart& part = stream_part<S>(p, item.tile, &row0);
     from = part.tiles + pack_index(row0 / kPackRows, warp, p.k_blocks) * Order::kPackBytes +
            (row0 / 16 % 4 * 32 + lane) * S::kCopy;
-    constexpr int kChunks = S::kRows / 4;
-    scales_from =
-        part.scales + int64_t(4 * warp + lane / kChunks * S::kPerScale) * part.n_padded + row0 + lane % kChunks * 4;
+    constexpr int kChunks = S::kRows / 4, kEach = S::kPerScale == 0 ? 1 : S::kPerScale;
+    const int group = 4 * warp + lane / kChunks * kEach;
+    scales_from = part.scales + int64_t{group} * part.n_padded + row0 + lane % kChunks * 4;
     scale_step = int64_t(4 * kStreamWarps) * part.n_padded;
+    if constexpr (S::kPerScale == 0) to_scale = p.per_scale - 1 - group % p.per_scale;
+  }
+  /// Whether the lane's scale of the block of K is used: that of an activation group which ends a group of the weights.
+  __device__ __forceinline__ bool wants_scale(int block) {
+    if constexpr (S::kPerScale != 0) return true;
+    const bool wanted = to_scale == 0 || 4 * block + lane / (S::kRows / 4) + 1 == p.groups;
+    to_scale -= 4 * kStreamWarps % p.per_scale;
+    if (to_scale < 0) to_scale += p.per_scale;
+    return wanted;
   }
   static __device__ __forceinline__ void copy(uint32_t to, const uint8_t* from) {
     if constexpr (S::kCopy == 16)
@@ -105,7 +115,8 @@ struct StreamWeights {
 #pragma unroll
         for (int q = 0; q < S::kRowTiles; ++q)
           copy(at + (v * S::kRowTiles + q) * 32 * S::kCopy, from + v * kRun + q * 32 * S::kCopy);
-      if (lane < S::kScaleBytes / 16) copy_16(scales_to + scale_slot * (kStreamWarps * S::kScaleBytes), scales_from);
+      const bool wanted = wants_scale(item.round * kStreamWarps + warp);
+      if (wanted && lane < S::kScaleBytes / 16) copy_16(scales_to + scale_slot * (kStreamWarps * S::kScaleBytes), scales_from);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     from += int64_t(kStreamWarps) * kPanelPacks * Order::kPackBytes, scales_from += scale_step;
@@ -166,15 +177,26 @@ struct StreamWarp {
   __device__ __forceinline__ void multiply(const uint32_t (&a)[S::kRowTiles][16], int slot, int pair,
                                            uint8_t* parts) const {
     constexpr int kMagic = (127 + 23 - kFactor<S::kBits>) << 23 | 0x400000;
+    constexpr int kEach = S::kPerScale == 0 ? 1 : S::kPerScale;
     const int r = lane % 8;
     const uint32_t x = x_at(slot) + (16 * pair + 8 * (lane / 16) + r) * 128, swizzle = uint32_t((lane / 8 % 2) ^ r)
                                                                                        << 4;
     float xs[4][4];  // [token][activation group]
+    const auto scales_of = [&](int token) {
+      return *reinterpret_cast<const float4*>(shared + x_scales_at(slot) + (16 * pair + token) * 16);
+    };
+    if constexpr (S::kPerScale == 0) {
+      auto* const to = reinterpret_cast<float*>(parts + S::kSumBytes);
+      if (lane < 16) {
+        const float4 v = scales_of(lane);
+        to[lane] = v.x, to[16 + lane] = v.y, to[32 + lane] = v.z, to[48 + lane] = v.w;
+      }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float4 v = *reinterpret_cast<const float4*>(shared + x_scales_at(slot) +
-                                                        (16 * pair + 8 * (i / 2) + 2 * (lane & 3) + i % 2) * 16);
-      xs[i][0] = v.x, xs[i][1] = v.y, xs[i][2] = v.z, xs[i][3] = v.w;
+      for (int i = 0; i < 4; ++i) {
+        const float4 v = scales_of(8 * (i / 2) + 2 * (lane & 3) + i % 2);
+        xs[i][0] = v.x, xs[i][1] = v.y, xs[i][2] = v.z, xs[i][3] = v.w;
+      }
     }
     float part[S::kRowTiles][2][4];
 #pragma unroll
@@ -191,12 +213,16 @@ struct StreamWarp {
 #pragma unroll
           for (int c = 0; c < 4; ++c) {
             const float v = __fadd_rn(__int_as_float(d[c]), -__int_as_float(kMagic));
-            const float by = xs[2 * half + (c & 1)][step];
-            t[c] = step % S::kPerScale == 0 ? __fmul_rn(v, by) : __fmaf_rn(v, by, t[c]);  // no -0: v = +0 where by = 0
+            if constexpr (S::kPerScale == 0) {
+              t[c] = v;
+            } else {
+              const float by = xs[2 * half + (c & 1)][step];
+              t[c] = step % kEach == 0 ? __fmul_rn(v, by) : __fmaf_rn(v, by, t[c]);  // no -0: v = +0 where by = 0
+            }
           }
-          if ((step + 1) % S::kPerScale == 0)
-            *reinterpret_cast<float4*>(parts + ((step / S::kPerScale * S::kRowTiles + q) * 2 + half) * 512 +
-                                       lane * 16) = {t[0], t[1], t[2], t[3]};
+          if ((step + 1) % kEach == 0)
+            *reinterpret_cast<float4*>(parts + ((step / kEach * S::kRowTiles + q) * 2 + half) * 512 + lane * 16) = {
+                t[0], t[1], t[2], t[3]};
         }
     }
   }
@@ -250,6 +276,28 @@ __device__ __forceinline__ void store_stream(int output, void* y, int64_t at, fl
     static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(v);
 }
 
+/// Where the sums of activation groups are scaled when they are added: those of a thread's row and two tokens.
+template <class S>
+struct LaterScaled {
+  float sums[2], acc[2];  // of a group of the weights; of the groups before it
+  int left;               // activation groups until its end
+  /// `groups` of them from `first` on, of warps' parts from `parts` on; `at`: where the thread's lie in a part.
+  __device__ __forceinline__ void add(const ActivationGroupStreamArgs& p, const uint8_t* parts, int at, int token,
+                                      const float* scales, int first, int groups) {
+#pragma unroll 8
+    for (int g = 0; g < groups; ++g) {
+      const uint8_t* const part = parts + g / S::kGroups * S::kPartBytes;
+      const float2 t = *reinterpret_cast<const float2*>(part + g % S::kGroups * 1024 + at);
+      const float2 by = *reinterpret_cast<const float2*>(part + S::kSumBytes + (g % S::kGroups * 16 + token) * 4);
+      sums[0] = __fmaf_rn(t.x, by.x, sums[0]), sums[1] = __fmaf_rn(t.y, by.y, sums[1]);
+      if (--left != 0 && first + g + 1 != p.groups) continue;
+      const float scale = scales[g * S::kRows];
+      acc[0] = __fmaf_rn(sums[0], scale, acc[0]), acc[1] = __fmaf_rn(sums[1], scale, acc[1]);
+      sums[0] = sums[1] = 0, left = p.per_scale;
+    }
+  }
+};
+
 /// A warp that scales and accumulates: a thread has two rows by two tokens of each pair of column tiles, or one row.
 template <class S>
 __device__ __forceinline__ void accumulate_stream(const ActivationGroupStreamArgs& p, const StreamBarriers<S>& barriers,
@@ -264,6 +312,9 @@ __device__ __forceinline__ void accumulate_stream(const ActivationGroupStreamArg
 #pragma unroll 1
   for (int tile = static_cast<int>(blockIdx.x); tile < p.tile_count; tile += static_cast<int>(gridDim.x)) {
     float acc[S::kPairs][kWidth] = {};
+    LaterScaled<S> later[S::kPairs];
+#pragma unroll
+    for (int pair = 0; pair < S::kPairs; ++pair) later[pair] = {{0, 0}, {0, 0}, p.per_scale};
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
       const int groups = min(kStreamWarps, p.k_blocks - round * kStreamWarps) * S::kGroups;
@@ -272,8 +323,11 @@ __device__ __forceinline__ void accumulate_stream(const ActivationGroupStreamArg
 #pragma unroll
       for (int pair = 0; pair < S::kPairs; ++pair) {
         barrier_wait(barriers.full(part), phase);
+        if constexpr (S::kPerScale == 0)
+          later[pair].add(p, shared + S::kPartsAt + part * S::kPartSlot, thread * kWidth * 4, token, scales,
+                             round * kStreamWarps * S::kGroups, groups);
 #pragma unroll 8
-        for (int g = 0; g < groups; ++g) {
+        for (int g = 0; S::kPerScale != 0 && g < groups; ++g) {
           const uint8_t* const from = parts + part * S::kPartSlot + g * (S::kRowTiles * 2 * 512);
           float(&sum)[kWidth] = acc[pair];
           if constexpr (kWidth == 2) {
@@ -293,6 +347,9 @@ __device__ __forceinline__ void accumulate_stream(const ActivationGroupStreamArg
       }
       scale_slot = scale_slot + 1 == S::kScaleSlots ? 0 : scale_slot + 1;
     }
+    if constexpr (S::kPerScale == 0)
+#pragma unroll
+      for (int pair = 0; pair < S::kPairs; ++pair) acc[pair][0] = later[pair].acc[0], acc[pair][1] = later[pair].acc[1];
     int row0;
     const ActivationGroupStreamPart& to = stream_part<S>(p, tile, &row0);
 #pragma unroll

@@ -23,14 +23,15 @@ struct ActivationGroupStreamArgs : ActivationGroupArgs {
   int x_slots;  // of a warp: blocks of K, all that it has, or some that are refilled
 };
 
-/// 16 * RowTiles rows of weights by 16 * Pairs tokens; eight warps share K, block by block of 128 columns.
+/// 16 * RowTiles rows of weights by 16 * Pairs tokens; eight warps share K, block by block of 128 columns. PerScale:
+/// activation groups that share a scale of the weights; 0: any number, whose sums are scaled where they are added.
 template <int Bits_, int PerScale_, int RowTiles_, int Pairs_>
 struct ActivationGroupStreamOf {
   static constexpr int kBits = Bits_, kPerScale = PerScale_, kRowTiles = RowTiles_, kPairs = Pairs_;
   static constexpr int kThreads = 32 * (kStreamWarps + kStreamSumWarps);
   static constexpr int kRows = 16 * kRowTiles, kTokens = 16 * kPairs;
-  static constexpr int kGroups = 4 / kPerScale;  // of the weights, in a block of K
-  static_assert(4 % kPerScale == 0);
+  static constexpr int kGroups = kPerScale == 0 ? 4 : 4 / kPerScale;  // sums of an output in a block of K
+  static_assert(kPerScale == 0 ? kRowTiles == 1 : 4 % kPerScale == 0);
 
   // Weights: blocks of K of a warp. A lane copies and reads the same bytes.
   static constexpr int kLaneBytes = 4 * kBits, kCopy = kLaneBytes < 16 ? kLaneBytes : 16;  // of a batch; of a copy
@@ -40,9 +41,12 @@ struct ActivationGroupStreamOf {
                                        : kRowTiles * kPairs == 4 ? 4
                                                                  : (kPerScale == 4 ? 6 : 4)) /
                                       kWide;
-  // Parts: what the groups of eight blocks of K come to, [warp][group][row tile][column tile][lane] of four floats.
+  // Parts: what groups of eight blocks of K come to, [warp][group][row tile][column tile][lane] of four floats, and,
+  // where they are scaled later, the scales of x, [group][token].
   static constexpr int kPartSlots = kRowTiles * kPairs == 1 && kPerScale == 4 ? 4 : 2;
-  static constexpr int kPartBytes = kGroups * kRowTiles * 2 * 512, kPartSlot = kStreamWarps * kPartBytes;
+  static constexpr int kSumBytes = kGroups * kRowTiles * 2 * 512,
+                       kPartBytes = kSumBytes + (kPerScale == 0 ? kGroups * 16 * 4 : 0),
+                       kPartSlot = kStreamWarps * kPartBytes;
   // Scales of the weights: read when the parts are, so they stay longer than the weights.
   static constexpr int kScaleSlots = kWeightSlots + kPartSlots, kScaleBytes = kGroups * kRows * 4;
   // Of a block of K of x: boxes of the tensor maps.
@@ -61,7 +65,7 @@ struct ActivationGroupStreamKernel {
   int bits;
   ActivationGroupKernel kernel;
 };
-inline constexpr int kStreamInstances = 8;
+inline constexpr int kStreamInstances = 30;
 extern const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances];
 
 }  // namespace lowbit::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "kernels/cuda/gemm/schedule/activation_group_stream.h"
@@ -30,9 +31,9 @@ constexpr Microseconds kMicroseconds[][3] = {
     {{11.3, 11}, {15, 14.7}, {22, 21}},     // kSplit64x16
     {{24.5, 12.4}, {27, 14}, {34, 18}},     // kSplit32x32
     {{29, 16}, {27.8, 27}, {36.6, 36.8}},   // kSplit64x32
-    {{4.1, 2.7}, {4.5, 2.9}, {}},           // kStream16x16
+    {{4.1, 2.7}, {4.5, 2.9}, {5, 3.5}},     // kStream16x16
     {{4.5, 3.9}, {4.5, 4}, {}},             // kStream32x16
-    {{5.1, 3.9}, {5.5, 4.2}, {}},           // kStream16x32
+    {{5.1, 3.9}, {5.5, 4.2}, {7, 5.5}},     // kStream16x32
     {{6.5, 5.9}, {7, 6.2}, {}},             // kStream32x32
     {{35, 9.7}, {41, 10.5}, {45, 13}},      // k64x32
     {{50, 29.7}, {50, 31.4}, {64, 47}},     // k128x64
@@ -50,8 +51,9 @@ const ActivationGroupKernel* kernels_of(int bits) {
 const ActivationGroupKernel* find_stream_kernel([[maybe_unused]] int bits, [[maybe_unused]] ActivationGroupTile tile,
                                                 [[maybe_unused]] int per_scale) {
 #if defined(LOWBIT_WGMMA)
-  for (const ActivationGroupStreamKernel& k : kActivationGroupStreams)
-    if (k.bits == bits && k.kernel.tile == tile && k.kernel.per_scale == per_scale) return &k.kernel;
+  for (const int wanted : {per_scale, 0})
+    for (const ActivationGroupStreamKernel& k : kActivationGroupStreams)
+      if (k.bits == bits && k.kernel.tile == tile && k.kernel.per_scale == wanted) return &k.kernel;
 #endif
   return nullptr;
 }
@@ -105,9 +107,11 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
                                              int device_shared) {
   const int64_t scale_bytes = (group_count(p.w) / per_scale + 1) * 64;
   const bool skinny = p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2;
-  if (skinny && p.m <= 2) return ActivationGroupTile::kSkinny;
   ActivationGroupArgs args{};
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
+  // One row streams by itself (step_gemv.cuh) where lanes can pass a group's sum on.
+  const bool alone = std::has_single_bit(unsigned(args.per_scale)) || args.per_scale == group_count(p.w);
+  if (skinny && p.m == 1 && alone) return ActivationGroupTile::kSkinny;
   const size_t shared_scale = args.per_scale == 4 ? 0 : args.per_scale == 2 ? 1 : 2;
   ActivationGroupTile best = ActivationGroupTile::k64x32;
   double least = 0;
@@ -124,7 +128,7 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
     if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
-    if (is_stream(tile) && (arch != 90 || !can_stream(p, kernel->tokens))) continue;
+    if (is_stream(tile) ? arch != 90 || !can_stream(p, kernel->tokens) : skinny && p.m <= 2) continue;
     if (tile >= ActivationGroupTile::kWgmma128x64 && (!has_wgmma_activation_groups(arch) || p.w.offsets != nullptr))
       continue;
     consider(tile, kernel->rows, kernel->tokens);
