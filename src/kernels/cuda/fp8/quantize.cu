@@ -175,35 +175,38 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   return enqueue(where, quantize_halves<E>, grid, kThreads, stream, q, device.bulk_copies);
 }
 
-template <Fp8Element E, class Shape>
-Status start_normed_halves(const Fp8Quant& q, void* stream) {
+/// A warp takes a row, or all `warps` of a thread block take one together.
+template <Fp8Element E>
+Status start_normed_halves(const Fp8Quant& q, int warps, bool together, const Device& device, void* stream) {
   const char* const where = "fp8 quantization";
-  Device device;
-  if (auto status = check_cuda(current_device(&device), where); !status) return status;
-  auto* const kernel = &quantize_normed_halves<E, Shape>;
+  auto* const kernel = together ? &quantize_normed_halves<E, true> : &quantize_normed_halves<E, false>;
   if (auto status = check_cuda(allow_shared(reinterpret_cast<const void*>(kernel), device), where); !status)
     return status;
-  const int64_t blocks =
-      std::min((q.rows + kRowsAtOnce - 1) / kRowsAtOnce, int64_t{device.processors} * Shape::kAtOnce);
-  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads),
-                           Shape::shared_bytes(q.columns), static_cast<cudaStream_t>(stream), device.bulk_copies, q),
-                    where);
+  const int64_t rows = together ? 1 : warps, shared = normed_bytes(q.columns, rows);
+  constexpr int64_t kReserved = 1024;  // of a thread block, by the device
+  const int64_t at_once =
+      std::clamp<int64_t>((device.shared_bytes + kReserved) / (shared + kReserved), 1, 2 * kMostNormedWarps / warps);
+  const int64_t blocks = std::min((q.rows + rows - 1) / rows, device.processors * at_once);
+  return check_cuda(
+      launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(32 * warps)),
+             static_cast<size_t>(shared), static_cast<cudaStream_t>(stream), device.bulk_copies, q, warps),
+      where);
 }
 
-/// As few threads as have room for a row.
 template <Fp8Element E>
 Status quantize_rows_normed(const Fp8Quant& q, void* stream) {
+  constexpr int kFewRows = 8, kLeastWarps = 4;  // of a multiprocessor, of rows of their own
+  Device device;
+  if (auto status = check_cuda(current_device(&device), "fp8 quantization"); !status) return status;
   if constexpr (E != Fp8Element::kF32) {
-    using Narrow = NormShape<128, 1>;
-    using Middle = NormShape<128, 2>;
-    using Wide = NormShape<256, 2>;
-    using Widest = NormShape<512, 2>;
-    if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && q.columns <= Widest::kMostColumns &&
-        aligned(q.x, q.ldx * 2, 16) && aligned(q.codes, q.ldcodes, 8)) {
-      if (q.columns <= Narrow::kMostColumns) return start_normed_halves<E, Narrow>(q, stream);
-      if (q.columns <= Middle::kMostColumns) return start_normed_halves<E, Middle>(q, stream);
-      if (q.columns <= Wide::kMostColumns) return start_normed_halves<E, Wide>(q, stream);
-      return start_normed_halves<E, Widest>(q, stream);
+    if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && aligned(q.x, q.ldx * 2, 16) &&
+        aligned(q.codes, q.ldcodes, 8) && aligned(q.norm_weight, 0, 16) &&
+        normed_bytes(q.columns, 1) <= device.shared_bytes) {
+      const int64_t room = (device.shared_bytes - normed_bytes(q.columns, 0)) / (2 * q.columns);
+      const bool together = q.rows < kFewRows * device.processors || room < kLeastWarps;
+      const int64_t warps = together ? (q.columns + kFp8Block - 1) / kFp8Block : room;
+      return start_normed_halves<E>(q, static_cast<int>(std::clamp<int64_t>(warps, kLeastWarps, kMostNormedWarps)),
+                                    together, device, stream);
     }
   }
   return enqueue("fp8 quantization", quantize_normed<E>, q.rows, kNormThreads, stream, q);

@@ -1,144 +1,114 @@
 #pragma once
-// Rows of f16 or bf16 that begin at multiples of 16 bytes: an RMS norm, then E4M3 codes in blocks of 128 columns.
-// Thread blocks stay, with the norm's weights in shared memory, and take two rows at a time: half a warp adds the
-// squares of each, while the next two are on their way to registers.
+// Rows of f16 or bf16 that begin at multiples of 16 bytes: an RMS norm, then E4M3 codes in blocks of 128 columns, four
+// columns a lane.
+//
+// Shapes:   a warp takes a row; where rows are few, all warps of a thread block share one. Thread blocks stay.
+// Memory:   a lane copies its columns to shared memory, and makes codes of no others. Columns that have become codes
+//           leave their place to the next row's.
+// Limits:   memory where rows are many; else the chain read x - sum of squares - codes.
+
+#include <cstring>
 
 #include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/row_norm.cuh"
 
 namespace lowbit::cuda::fp8 {
 
-constexpr int kRowsAtOnce = 2;
+constexpr int kMostNormedWarps = 16;  // of a thread block
+constexpr int kNormedBlocks = 4;      // of columns that a warp has at once
+static_assert(kNormSums == kFp8Block);
 
-/// Threads of two rows; kPasses: of them over a row's blocks of columns, 8 threads a block.
-template <int kThreads_, int kPasses_>
-struct NormShape {
-  static constexpr int kThreads = kThreads_, kPasses = kPasses_, kStep = kThreads / kBlockLanes;  // blocks of a pass
-  static constexpr int kMostColumns = kPasses * kStep * kFp8Block;
-  static constexpr int kAtOnce = 768 / kThreads;  // thread blocks of a multiprocessor, as registers allow
-  /// Halves from a row to the next in shared memory: 16 more, so that both rows' squares come from banks of their own.
-  static LOWBIT_HD int64_t stride(int64_t columns) { return columns + 16; }
-  /// Weights, rows, their factors.
-  static size_t shared_bytes(int64_t columns) {
-    return static_cast<size_t>(4 * columns + kRowsAtOnce * (2 * stride(columns) + 4));
-  }
-};
+/// Bytes of shared memory: parts of a sum, the norm's weights, and rows as they are.
+inline int64_t normed_bytes(int64_t columns, int64_t rows) { return kNormSums / 32 * 4 + (4 + 2 * rows) * columns; }
 
-/// A thread's columns of its rows, as halves: 8 at part_column(pass, chunk).
-template <class Shape>
-struct RowParts {
-  uint4 w[kRowsAtOnce][Shape::kPasses][kChunks];
-};
-template <class Shape>
-__device__ __forceinline__ int part_column(int pass, int chunk) {
-  const int thread = static_cast<int>(threadIdx.x), block = pass * Shape::kStep + thread / kBlockLanes;
-  return block * static_cast<int>(kFp8Block) + chunk * kChunkColumns + thread % kBlockLanes * kPerLane;
+__device__ __forceinline__ void copy_to_shared_8(void* to, const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+  std::memcpy(to, from, 8);
+#endif
 }
-/// Zeros stand for rows that are not there.
-template <class Shape>
-__device__ __forceinline__ RowParts<Shape> load_parts(const Fp8Quant& q, int64_t first) {
-  RowParts<Shape> parts;
-#pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r)
-#pragma unroll
-    for (int p = 0; p < Shape::kPasses; ++p)
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const int column = part_column<Shape>(p, c);
-        parts.w[r][p][c] = {};
-        if (first + r < q.rows && column < q.columns)
-          parts.w[r][p][c] =
-              *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(q.x) + (first + r) * q.ldx + column);
-      }
-  return parts;
+__device__ __forceinline__ uint32_t largest_of_warp(uint32_t most) {
+#if defined(__CUDA_ARCH__)
+  return __reduce_max_sync(0xffffffffu, most);
+#else
+  for (int across = 16; across > 0; across /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, across, 32));
+  return most;
+#endif
 }
 
-/// inverse_rms() of halves.
 template <Fp8Element E>
-__device__ __forceinline__ float inverse_rms_of_halves(const uint16_t* row, int k, float eps) {
-  return warp_inverse_rms(k, eps, [&](int column) {
-    const uint2 w = *reinterpret_cast<const uint2*>(row + column);
-    return float4{low_half<E>(w.x), high_half<E>(w.x), low_half<E>(w.y), high_half<E>(w.y)};
-  });
+__device__ __forceinline__ float4 four_halves(const uint16_t* from) {
+  const uint2 w = *reinterpret_cast<const uint2*>(from);
+  return {low_half<E>(w.x), high_half<E>(w.x), low_half<E>(w.y), high_half<E>(w.y)};
 }
 
-/// Codes and scales of this thread's columns of a row in shared memory, which is normed by its factor r.
-template <Fp8Element E, class Shape>
-__device__ __forceinline__ void quantize_normed_row(const Fp8Quant& q, int64_t row, const uint16_t* values, float r,
-                                                    const float* weights) {
-#pragma unroll
-  for (int p = 0; p < Shape::kPasses; ++p) {
-    float v[kChunks][kPerLane];
-    uint32_t most = 0;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int column = part_column<Shape>(p, c);
-#pragma unroll
-      for (int j = 0; j < kPerLane; ++j) v[c][j] = 0;
-      if (column >= q.columns) continue;
-      const uint4 halves = *reinterpret_cast<const uint4*>(values + column);
-      const uint32_t w[4] = {halves.x, halves.y, halves.z, halves.w};
-      const auto* const from = reinterpret_cast<const float4*>(weights + column);
-      const float4 low = from[0], high = from[1];
-      const float by[kPerLane] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-      for (int j = 0; j < kPerLane; ++j) {
-        const float x = j % 2 == 0 ? low_half<E>(w[j / 2]) : high_half<E>(w[j / 2]);
-        v[c][j] = __fmul_rn(__fmul_rn(x, r), by[j]);
-        most = max(most, magnitude(v[c][j]));
-      }
-    }
-#pragma unroll
-    for (int across = kBlockLanes / 2; across > 0; across /= 2)
-      most = max(most, __shfl_xor_sync(0xffffffffu, most, across, 32));
-    const float scale = fp8_scale(__uint_as_float(most), q.power_of_two);
-    if (row >= q.rows) continue;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int column = part_column<Shape>(p, c);
-      if (column < q.columns) store_codes<true>(v[c], scale, kPerLane, q.codes + row * q.ldcodes + column);
-    }
-    const int64_t block = p * Shape::kStep + threadIdx.x / kBlockLanes;
-    if (threadIdx.x % kBlockLanes != 0 || block * kFp8Block >= q.columns) continue;
-    *scale_at(q, row, block) = scale;
-    clear_padding(q, q.rows, row, block);
-  }
+__device__ __forceinline__ uint32_t four_codes(const float4& v, const Divisor& by) {
+  return codes_of(quotient(v.x, by), quotient(v.y, by)) | codes_of(quotient(v.z, by), quotient(v.w, by)) << 16;
+}
+/// Codes of a block of which the warp's lanes have four columns each, and its scale.
+__device__ __forceinline__ uint32_t block_codes(const float4& v, bool power_of_two, float* scale) {
+  const uint32_t most = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+  *scale = scale_of(__uint_as_float(largest_of_warp(most)), power_of_two);
+  if (*scale > 0x1p-80f && *scale < 0x1p80f) return four_codes(v, {*scale, cuda::quotient(1.0f, *scale), true});
+  return fp8_has_codes(*scale) ? four_codes(v, divisor_of(*scale)) : 0u;
 }
 
-template <Fp8Element E, class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kAtOnce)
-    quantize_normed_halves(const __grid_constant__ Fp8Quant q) {
+/// kTogether: the warps of a thread block have a row together, and blocks of columns in turn.
+template <Fp8Element E, bool kTogether>
+__global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
+    quantize_normed_halves(const __grid_constant__ Fp8Quant q, int warps) {
   LOWBIT_DYNAMIC_SHARED(bytes);
-  auto* const weights = reinterpret_cast<float*>(bytes);
-  auto* const rows = reinterpret_cast<uint16_t*>(weights + q.columns);
-  const int64_t stride = Shape::stride(q.columns), step = int64_t{gridDim.x} * kRowsAtOnce;
-  auto* const factors = reinterpret_cast<float*>(rows + kRowsAtOnce * stride);
+  const int columns = static_cast<int>(q.columns), thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  auto* const quarters = reinterpret_cast<float*>(bytes);
+  auto* const weights = quarters + kNormSums / 32;
+  auto* const own = reinterpret_cast<uint16_t*>(weights + columns) + (kTogether ? 0 : warp * columns);
+  const int first = kTogether ? warp * kNormSums : 0, step = kTogether ? warps * kNormSums : kNormSums;
+  const int of_lane = 4 * (thread % 32);
+  const int64_t rows_apart = int64_t{gridDim.x} * (kTogether ? 1 : warps);
+  int64_t row = blockIdx.x + (kTogether ? 0 : int64_t{gridDim.x} * warp);
+  const auto fetch = [&](int64_t from, int column) {
+    if (from < q.rows && column < columns)
+      copy_to_shared_8(own + column, static_cast<const uint16_t*>(q.x) + from * q.ldx + column);
+  };
   let_successor_start();
   wait_for_predecessor();
-  RowParts<Shape> parts = load_parts<Shape>(q, int64_t{blockIdx.x} * kRowsAtOnce);
-#pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < q.columns; i += Shape::kThreads) weights[i] = q.norm_weight[i];
-  for (int64_t first = int64_t{blockIdx.x} * kRowsAtOnce; first < q.rows; first += step) {
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r)
-#pragma unroll
-      for (int p = 0; p < Shape::kPasses; ++p)
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-          const int column = part_column<Shape>(p, c);
-          if (column < q.columns) *reinterpret_cast<uint4*>(rows + r * stride + column) = parts.w[r][p][c];
-        }
-    __syncthreads();
-    parts = load_parts<Shape>(q, first + step);
-    if (const int r = static_cast<int>(threadIdx.x) / 32; r < kRowsAtOnce) {
-      const float found = inverse_rms_of_halves<E>(rows + r * stride, static_cast<int>(q.columns), q.norm_eps);
-      if (threadIdx.x % 32 == 0) factors[r] = found;
+  for (int block = first; block < columns; block += step) fetch(row, block + of_lane);
+  for (int i = 4 * thread; i < columns; i += 4 * 32 * warps) copy_to_shared_16(weights + i, q.norm_weight + i);
+  wait_for_all_copies();
+  __syncthreads();
+  for (; row < q.rows; row += rows_apart) {
+    wait_for_all_copies();
+    float by;
+    if constexpr (kTogether) {
+      by = block_inverse_rms(columns, q.norm_eps, 32 * warps, quarters, [&](int i) { return load_one<E>(own, i); });
+    } else {
+      by = warp_inverse_rms(columns, q.norm_eps, [&](int i) { return four_halves<E>(own + i); });
     }
-    __syncthreads();
 #pragma unroll 1
-    for (int r = 0; r < kRowsAtOnce; ++r)
-      quantize_normed_row<E, Shape>(q, first + r, rows + r * stride, factors[r], weights);
-    __syncthreads();  // the rows have been read
+    for (int base = first; base < columns; base += kNormedBlocks * step) {
+      float4 v[kNormedBlocks];
+#pragma unroll
+      for (int i = 0; i < kNormedBlocks; ++i) {
+        const int column = base + i * step + of_lane;
+        v[i] = {0, 0, 0, 0};
+        if (column < columns)
+          v[i] = normed(four_halves<E>(own + column), by, *reinterpret_cast<const float4*>(weights + column));
+      }
+#pragma unroll
+      for (int i = 0; i < kNormedBlocks; ++i) {
+        const int column = base + i * step + of_lane;
+        float scale;
+        const uint32_t codes = block_codes(v[i], q.power_of_two, &scale);
+        if (column >= columns) continue;
+        *reinterpret_cast<uint32_t*>(q.codes + row * q.ldcodes + column) = codes;
+        if (of_lane != 0) continue;
+        *scale_at(q, row, column / kFp8Block) = scale;
+        clear_padding(q, q.rows, row, column / kFp8Block);
+      }
+#pragma unroll
+      for (int i = 0; i < kNormedBlocks; ++i) fetch(row + rows_apart, base + i * step + of_lane);
+    }
   }
 }
 
