@@ -9,6 +9,7 @@
 
 #include "arch/names.h"
 #include "base/clock.h"
+#include "base/freed_memory.h"
 #include "base/try.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/sensitivity.h"
@@ -201,6 +202,7 @@ Status Quantizer::choose_formats() {
   Allocation chosen = parse_allocation_json(state_->load_json("formats"));
   if (chosen.specs.empty()) {
     LOWBIT_TRY_ASSIGN(chosen, allocate_formats(source_, recipe_, engine_, options_));
+    give_back_freed_memory();
     LOWBIT_TRY(state_->save_json("formats", allocation_json(chosen)));
   }
   recipe_.set_specs(std::move(chosen.specs));
@@ -234,6 +236,7 @@ Status Quantizer::have_text_written() {
   if (options_.progress)
     writing.progress = [this](int64_t done, int64_t total) { return options_.progress("writing text", done, total); };
   LOWBIT_TRY_ASSIGN(o.sequences, write_text(source_, engine_, writing));
+  give_back_freed_memory();
   return state_->save_json("text", o.sequences);
 }
 
@@ -288,6 +291,7 @@ Status Quantizer::measure_and_fit(BlockRun& run) {
     return fit_layers(run, hessian, run.linears);
   }
   for (const InputSpec* input : inputs_of(run.text.spec().blocks[static_cast<size_t>(run.block)])) {
+    give_back_freed_memory();  // what fits leave lies scattered: the next sums would come on top of it
     LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, run.text.measure_input(input->role));
     Tensors readers;
     for (const SourceTensor* t : run.linears)
@@ -320,7 +324,7 @@ Status Quantizer::check_held_out(Calibration& text) {
   const std::string name = source_.has(own) ? own : weight_name(names::kEmbedding);
   LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(name));
   LOWBIT_TRY_ASSIGN(const HeldOutReport held,
-                    text.held_out().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
+                    text.finish().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
   report.held_out = held;
   calibration["held_back"]["tokens"] = held.tokens;
   calibration["held_back"]["ppl_ratio"] = held.ratio();

@@ -179,6 +179,24 @@ class Presets(CliTest):
                 self.assertRegex(done.stderr.decode(errors="replace"), ERROR_LINE)
         self.assertEqual(codes[-1], 0)
 
+    def peak_bytes(self, *call):
+        process = subprocess.Popen([cli.BINARY, *map(str, call), "--quiet"], env=environment(), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss * 1024
+
+    def test_a_token_costs_its_two_hidden_states(self):
+        if sanitized():
+            self.skipTest("freed memory is kept back")
+        model = make_model(self.dir / "wide", "--hidden", "256", "--ffn", "1024", "--heads", "8", "--kv-heads", "8", "--context", "512")
+        few, many = 4096, 20480
+        peaks = [self.peak_bytes("quantize", model, self.dir / f"of{tokens}", "--format", "int4", "--fit", "asymmetric", "--calib", "self", "--calib-tokens",
+                                 tokens, "--force") for tokens in (few, many)]
+        states = (many - few) * 256 * 4 * 2  # nothing more: so small a model leaves no room for rows inside a block
+        self.assertLess(peaks[1] - peaks[0], 1.25 * states)
+
     def test_refused(self):
         self.assertIn("--smooth", self.refused("quantize", self.hf, self.dir / "x", "--format", "int4", "--calib", "self", "--smooth", "0.5"))
         self.assertIn("at least", self.refused("quantize", self.hf, self.dir / "x", "--preset", "best", "--calib-tokens", 2))
