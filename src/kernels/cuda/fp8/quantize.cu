@@ -175,40 +175,49 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   return enqueue(where, quantize_halves<E>, grid, kThreads, stream, q, device.bulk_copies);
 }
 
-/// A warp takes a row, or all `warps` of a thread block take one together.
+/// How a thread block's warps take rows: one each, or one together.
+struct NormedShape {
+  bool together;
+  int64_t warps, at_once;  // thread blocks of a multiprocessor
+};
+NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
+  constexpr int64_t kFewRows = 8;      // of a multiprocessor
+  constexpr int64_t kReserved = 1024;  // bytes of a thread block, by the device
+  const bool few = q.rows < kFewRows * device.processors;
+  const auto blocks = [&](int64_t rows) {
+    return (device.shared_bytes + kReserved) / (normed_bytes(q.columns, rows) + kReserved);
+  };
+  constexpr int64_t kMost = kMostNormedWarps;
+  if (!few && normed_bytes(q.columns, kMost) <= device.shared_bytes)
+    return {false, kMost, std::min<int64_t>(blocks(kMost), 2)};
+  const int64_t most = few ? kMost : std::clamp<int64_t>(2 * kMost / blocks(1), kMost / 2, kMost),
+                warps = std::clamp<int64_t>((q.columns + kFp8Block - 1) / kFp8Block, 4, most);
+  return {true, warps, std::clamp<int64_t>(blocks(1), 1, 2 * kMost / warps)};
+}
+
 template <Fp8Element E>
-Status start_normed_halves(const Fp8Quant& q, int warps, bool together, const Device& device, void* stream) {
+Status quantize_normed_halves_of(const Fp8Quant& q, const Device& device, void* stream) {
   const char* const where = "fp8 quantization";
+  const auto [together, warps, at_once] = normed_shape(q, device);
   auto* const kernel = together ? &quantize_normed_halves<E, true> : &quantize_normed_halves<E, false>;
   if (auto status = check_cuda(allow_shared(reinterpret_cast<const void*>(kernel), device), where); !status)
     return status;
-  const int64_t rows = together ? 1 : warps, shared = normed_bytes(q.columns, rows);
-  constexpr int64_t kReserved = 1024;  // of a thread block, by the device
-  const int64_t at_once =
-      std::clamp<int64_t>((device.shared_bytes + kReserved) / (shared + kReserved), 1, 2 * kMostNormedWarps / warps);
-  const int64_t blocks = std::min((q.rows + rows - 1) / rows, device.processors * at_once);
-  return check_cuda(
-      launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(32 * warps)),
-             static_cast<size_t>(shared), static_cast<cudaStream_t>(stream), device.bulk_copies, q, warps),
-      where);
+  const int64_t rows = together ? 1 : warps, blocks = std::min((q.rows + rows - 1) / rows, device.processors * at_once);
+  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(32 * warps)),
+                           static_cast<size_t>(normed_bytes(q.columns, rows)), static_cast<cudaStream_t>(stream),
+                           device.bulk_copies, q, static_cast<int>(warps)),
+                    where);
 }
 
 template <Fp8Element E>
 Status quantize_rows_normed(const Fp8Quant& q, void* stream) {
-  constexpr int kFewRows = 8, kLeastWarps = 4;  // of a multiprocessor, of rows of their own
   Device device;
   if (auto status = check_cuda(current_device(&device), "fp8 quantization"); !status) return status;
-  if constexpr (E != Fp8Element::kF32) {
+  if constexpr (E != Fp8Element::kF32)
     if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && aligned(q.x, q.ldx * 2, 16) &&
         aligned(q.codes, q.ldcodes, 8) && aligned(q.norm_weight, 0, 16) &&
-        normed_bytes(q.columns, 1) <= device.shared_bytes) {
-      const int64_t room = (device.shared_bytes - normed_bytes(q.columns, 0)) / (2 * q.columns);
-      const bool together = q.rows < kFewRows * device.processors || room < kLeastWarps;
-      const int64_t warps = together ? (q.columns + kFp8Block - 1) / kFp8Block : room;
-      return start_normed_halves<E>(q, static_cast<int>(std::clamp<int64_t>(warps, kLeastWarps, kMostNormedWarps)),
-                                    together, device, stream);
-    }
-  }
+        normed_bytes(q.columns, 1) <= device.shared_bytes)
+      return quantize_normed_halves_of<E>(q, device, stream);
   return enqueue("fp8 quantization", quantize_normed<E>, q.rows, kNormThreads, stream, q);
 }
 
