@@ -127,7 +127,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
 
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
-  return part.x_groups && w.groups > 1 && w.group == kActivationGroupColumns && w.offsets == nullptr &&
+  return part.x_groups && part.spread == 0 && w.groups > 1 && w.group == kActivationGroupColumns && w.offsets == nullptr &&
          w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
          part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
 }

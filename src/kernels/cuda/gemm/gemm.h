@@ -57,6 +57,8 @@ struct GemmProblem {
   // int8 and bits: x_scale[m * row + g * group], g the group of columns; group stride 0: one scale per token.
   const float* x_scale = nullptr;
   int64_t x_scale_row_stride = 1, x_scale_group_stride = 0;
+  /// Activation groups that share a scale of the weights share one of x, too: their sum is one integer.
+  bool whole_sums = false;
   const float* x_sums = nullptr;  // with offsets: sum of x (int8: of the integers) per group, [m, groups], contiguous
   const float* bias = nullptr;
   void* y = nullptr;

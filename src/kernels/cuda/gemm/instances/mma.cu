@@ -10,8 +10,9 @@ constexpr MmaKernel kernel() {
 const MmaKernel kKernels[] = {kernel<GemmActivation::kInt8, 2>(), kernel<GemmActivation::kInt8, 4>(),
                               kernel<GemmActivation::kInt8, 8>(), kernel<GemmActivation::kInt8, kTwoPlanes>(),
                               kernel<GemmActivation::kBit, 8>(),  kernel<GemmActivation::kF16, 2>(),
-                              kernel<GemmActivation::kF16, 4>(),  kernel<GemmActivation::kBf16, 2>(),
-                              kernel<GemmActivation::kBf16, 4>()};
+                              kernel<GemmActivation::kF16, 4>(),  kernel<GemmActivation::kF16, 8>(),
+                              kernel<GemmActivation::kBf16, 2>(), kernel<GemmActivation::kBf16, 4>(),
+                              kernel<GemmActivation::kBf16, 8>()};
 }  // namespace
 
 const MmaKernel* find_mma_kernel(GemmActivation activation, int bits) {

@@ -25,9 +25,12 @@ struct ActivationGroupStreamArgs : ActivationGroupArgs {
 
 /// 16 * RowTiles rows of weights by 16 * Pairs tokens; eight warps share K, block by block of 128 columns. PerScale:
 /// activation groups that share a scale of the weights; 0: any number, whose sums are scaled where they are added.
-template <int Bits_, int PerScale_, int RowTiles_, int Pairs_>
+/// Whole: GemmProblem::whole_sums.
+template <int Bits_, int PerScale_, int RowTiles_, int Pairs_, bool Whole_ = false>
 struct ActivationGroupStreamOf {
   static constexpr int kBits = Bits_, kPerScale = PerScale_, kRowTiles = RowTiles_, kPairs = Pairs_;
+  static constexpr bool kWhole = Whole_;
+  static_assert(!kWhole || kPerScale > 1);
   static constexpr int kThreads = 32 * (kStreamWarps + kStreamSumWarps);
   static constexpr int kRows = 16 * kRowTiles, kTokens = 16 * kPairs;
   static constexpr int kGroups = kPerScale == 0 ? 4 : 4 / kPerScale;  // sums of an output in a block of K
@@ -63,9 +66,10 @@ inline constexpr int stream_x_bytes(int tokens) { return kStreamWarps * tokens *
 
 struct ActivationGroupStreamKernel {
   int bits;
+  bool whole;
   ActivationGroupKernel kernel;
 };
-inline constexpr int kStreamInstances = 30;
+inline constexpr int kStreamInstances = 42;
 extern const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances];
 
 }  // namespace lowbit::cuda

@@ -49,11 +49,12 @@ const ActivationGroupKernel* kernels_of(int bits) {
 }
 
 const ActivationGroupKernel* find_stream_kernel([[maybe_unused]] int bits, [[maybe_unused]] ActivationGroupTile tile,
-                                                [[maybe_unused]] int per_scale) {
+                                                [[maybe_unused]] const ActivationGroupArgs& args) {
 #if defined(LOWBIT_WGMMA)
-  for (const int wanted : {per_scale, 0})
+  const bool whole = args.whole_sums != 0 && args.per_scale > 1;
+  for (const int wanted : {args.per_scale, 0})
     for (const ActivationGroupStreamKernel& k : kActivationGroupStreams)
-      if (k.bits == bits && k.kernel.tile == tile && k.kernel.per_scale == wanted) return &k.kernel;
+      if (k.bits == bits && k.whole == whole && k.kernel.tile == tile && k.kernel.per_scale == wanted) return &k.kernel;
 #endif
   return nullptr;
 }
@@ -76,7 +77,7 @@ bool has_wgmma_activation_groups([[maybe_unused]] int arch) {
 
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args) {
-  if (is_stream(tile)) return find_stream_kernel(bits, tile, args.per_scale);
+  if (is_stream(tile)) return find_stream_kernel(bits, tile, args);
   const ActivationGroupKernel* const all = kernels_of(bits);
   if (all == nullptr) return nullptr;
   const int wanted = tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale;
@@ -109,9 +110,10 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
   const bool skinny = p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2;
   ActivationGroupArgs args{};
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
+  args.whole_sums = p.whole_sums ? 1 : 0;
   // One row streams by itself (step_gemv.cuh) where lanes can pass a group's sum on.
   const bool alone = std::has_single_bit(unsigned(args.per_scale)) || args.per_scale == group_count(p.w);
-  if (skinny && p.m == 1 && alone) return ActivationGroupTile::kSkinny;
+  if (skinny && p.m == 1 && alone && !p.whole_sums) return ActivationGroupTile::kSkinny;
   const size_t shared_scale = args.per_scale == 4 ? 0 : args.per_scale == 2 ? 1 : 2;
   ActivationGroupTile best = ActivationGroupTile::k64x32;
   double least = 0;
@@ -122,12 +124,12 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
     if (least != 0 && cost >= least) return;
     least = cost, best = tile;
   };
-  if (skinny) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
+  if (skinny && !p.whole_sums) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
   for (auto tile = ActivationGroupTile::kSplit32x16; tile <= kLastActivationGroupTile;
        tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
-    if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
+    if (kernel == nullptr || kernel->shared_bytes > device_shared || (p.whole_sums && !is_stream(tile))) continue;
     if (is_stream(tile) ? arch != 90 || !can_stream(p, kernel->tokens) : skinny && p.m <= 2) continue;
     if (tile >= ActivationGroupTile::kWgmma128x64 && (!has_wgmma_activation_groups(arch) || p.w.offsets != nullptr))
       continue;

@@ -21,6 +21,7 @@ struct ActivationGroupArgs : GemmArgs {
   int per_scale;  // activation groups that share a scale of the weights, and so many of these
   int weight_groups;
   int whole_groups;  // few tokens: warps have whole groups of the weights
+  int whole_sums;    // GemmProblem
 };
 
 /// Which kernel, and its tile: rows of weights x tokens.

@@ -52,6 +52,17 @@ __device__ __forceinline__ uint32_t f16_value(uint32_t v, int at, uint32_t half_
   return value;
 }
 
+/// Two bf16: `codes` are 8 bits in each half, and the values are 128 less. A mantissa has seven bits: halves of four
+/// bits above 128 each, of which the upper one becomes 16 * code - 256; everything is exact.
+__device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t codes) {
+  constexpr uint32_t kMask = 0x000f000fu, kSixteen = 0x41804180u, kMinus2304 = 0xc510c510u, kOne = 0x3f803f80u;
+  const uint32_t low = masked_or<0x43004300u>(codes, kMask), high = masked_or<0x43004300u>(codes >> 4, kMask);
+  uint32_t upper, value;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(upper) : "r"(high), "r"(kSixteen), "r"(kMinus2304));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(low), "r"(kOne), "r"(upper));
+  return value;
+}
+
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -68,6 +79,8 @@ __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_z
       const int shift = Bits * nth, at = shift % 8;
       const uint32_t v = masked_or<0x64006400u>(word >> (shift - at), (((1u << Bits) - 1u) << at) * 0x00010001u);
       a[i] = f16_value(v, at, half_zero);
+    } else if constexpr (Bits == 8) {
+      a[i] = bf16_of_bytes(word >> (Bits * nth));
     } else {
       const uint32_t v = masked_or<0x43004300u>(word >> (Bits * nth), ((1u << Bits) - 1u) * 0x00010001u);
       asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x3f803f80u), "r"(half_zero ^ 0x80008000u));

@@ -31,7 +31,7 @@ constexpr LOWBIT_HD int stored_width(int bits) { return bits == kTwoPlanes ? 2 :
 template <int Bits, int XBytes>
 struct FragmentOrder {
   static_assert((XBytes == 1 && (Bits == 2 || Bits == kTwoPlanes || Bits == 4 || Bits == 8)) ||
-                (XBytes == 2 && (Bits == 2 || Bits == 4)));
+                (XBytes == 2 && (Bits == 2 || Bits == 4 || Bits == 8)));
   static constexpr int kBits = Bits, kWidth = stored_width(Bits);
   static constexpr int kPackK = 128 / XBytes;         // columns of a pack
   static constexpr int kLaneWords = kWidth / XBytes;  // 32-bit words of a lane in a batch

@@ -30,7 +30,7 @@ constexpr StoredBits stored_bits_of() {
   } else if constexpr (C::kMin >= -8 && C::kMax <= 7) {
     return {4, 8};
   } else {
-    return Int8 && C::kMin >= -128 && C::kMax <= 127 ? StoredBits{8, 0} : StoredBits{0, 0};
+    return C::kMin >= -128 && C::kMax <= 127 ? StoredBits{8, Int8 ? 0 : 128} : StoredBits{0, 0};
   }
 }
 template <class F>
