@@ -5,6 +5,7 @@
 // A stream is a cudaStream_t as void*; null is the default stream. Calls that take one only enqueue work: they allocate
 // nothing, wait for nothing and may be captured into a graph, unless they say otherwise.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -88,6 +89,7 @@ struct Matmul {
   const float* x_scales = nullptr;
   bool x_groups = false;
   int64_t spread = 0, x_k = 0;  // see MatmulShape
+  std::array<uint32_t, 4> table = {};  // codebooks whose entries are integers of 8 bits: these
   void* y = nullptr;  // [m, ldy]
   Element y_element = Element::kF32;
   int64_t ldy = 0;

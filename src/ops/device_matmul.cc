@@ -101,46 +101,6 @@ Groups groups_of(const QTensor& w, Activation activation, int64_t activation_gro
   return {group, groups, w.group() >= w.k ? groups : w.group() / group, grouped};
 }
 
-/// A product whose groups of x have `wide` columns in the kernel's order, which is made of activation groups of 32.
-cuda::MatmulShape wide_shape(int64_t m, int64_t n, int64_t k, const Groups& g, int64_t wide) {
-  const int64_t columns = round_up(g.groups * wide, 128);
-  return {m, n, columns, 32, columns / 32, false, true, wide / 32, g.group, k};
-}
-
-/// Columns that groups of x get where these are no multiple of 32, if a kernel takes them then; else 0.
-int64_t wide_group(FormatId format, int64_t n, int64_t k, const Groups& g, bool offsets,
-                   const DeviceMatmulOptions& options) {
-  if (!g.x_groups || g.groups <= 1 || g.groups_per_scale != 1 || g.group % 32 == 0 || g.group > 128) return 0;
-  if (offsets || options.fallback || format_info(format).kind != ValueKind::kInteger) return 0;
-  const int64_t wide = g.group < 32 ? 32 : g.group < 64 ? 64 : 128;
-  const KernelPair pair =
-      choose_kernels(format, Activation::kInt8, wide_shape(1, n, k, g, wide), options);
-  return pair.few != nullptr && pair.few->instance != nullptr ? wide : 0;
-}
-std::string about_wide(int64_t group, int64_t wide) {
-  return wide == 0 ? "" : "; groups of " + std::to_string(group) + " columns take the room of " + std::to_string(wide);
-}
-
-/// Rows of codes with groups of `wide` columns in place of `group`, `columns` in all.
-Result<Buffer> widen(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool) {
-  const int64_t stride = row_bytes(w.format, columns);
-  LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(w.n * stride, "weight codes"));
-  const auto widen_rows = [&](int64_t begin, int64_t end, int) {
-    std::vector<uint8_t> codes(static_cast<size_t>(w.k)), apart(static_cast<size_t>(columns));
-    for (int64_t r = begin; r < end; ++r) {
-      format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
-      for (int64_t k = 0; k < w.k; k += group)
-        std::copy_n(codes.begin() + k, std::min(group, w.k - k), apart.begin() + k / group * wide);
-      format_ops(w.format).pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
-    }
-  };
-  if (pool != nullptr)
-    pool->parallel_for(w.n, 16, widen_rows);
-  else
-    widen_rows(0, w.n, 0);
-  return out;
-}
-
 std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scaling, int64_t x_group) {
   std::string name = kernel.name;
   if (x_group > 0) name.insert(name.rfind("__"), "g" + std::to_string(x_group));
@@ -179,14 +139,76 @@ tl::unexpected<Error> too_long_group(int64_t group) {
               "use a smaller group, or f32 activations");
 }
 
-/// The format whose kernels multiply w. A table of integers becomes these: tensor cores sum them, with int8 activations
-/// with the bits that sums of floats would have.
+/// A product whose groups of x have `wide` columns in the kernel's order, which is made of activation groups of 32.
+cuda::MatmulShape wide_shape(int64_t m, int64_t n, int64_t k, const Groups& g, int64_t wide) {
+  const int64_t columns = round_up(g.groups * wide, 128);
+  return {m, n, columns, 32, columns / 32, false, true, wide / 32, g.group, k};
+}
+
+/// Columns that groups of x get where these are no multiple of 32, if a kernel takes them then; else 0.
+int64_t wide_group(FormatId format, int64_t n, int64_t k, const Groups& g, bool offsets,
+                   const DeviceMatmulOptions& options) {
+  if (!g.x_groups || g.groups <= 1 || g.groups_per_scale != 1 || g.group % 32 == 0 || g.group > 128) return 0;
+  if (offsets || options.fallback || format_info(format).kind == ValueKind::kFloat) return 0;
+  const int64_t wide = g.group < 32 ? 32 : g.group < 64 ? 64 : 128;
+  const KernelPair pair =
+      choose_kernels(format, Activation::kInt8, wide_shape(1, n, k, g, wide), options);
+  return pair.few != nullptr && pair.few->instance != nullptr ? wide : 0;
+}
+std::string about_wide(int64_t group, int64_t wide) {
+  return wide == 0 ? "" : "; groups of " + std::to_string(group) + " columns take the room of " + std::to_string(wide);
+}
+
+/// Rows of codes with groups of `wide` columns in place of `group`, `columns` in all.
+Result<Buffer> widen(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool) {
+  const int64_t stride = row_bytes(w.format, columns);
+  LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(w.n * stride, "weight codes"));
+  const auto widen_rows = [&](int64_t begin, int64_t end, int) {
+    std::vector<uint8_t> codes(static_cast<size_t>(w.k)), apart(static_cast<size_t>(columns));
+    for (int64_t r = begin; r < end; ++r) {
+      format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
+      for (int64_t k = 0; k < w.k; k += group)
+        std::copy_n(codes.begin() + k, std::min(group, w.k - k), apart.begin() + k / group * wide);
+      format_ops(w.format).pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
+    }
+  };
+  if (pool != nullptr)
+    pool->parallel_for(w.n, 16, widen_rows);
+  else
+    widen_rows(0, w.n, 0);
+  return out;
+}
+
+/// Whether sums of a table's values are sums of integers: with int8 activations they have the same bits then.
+bool sums_integers(const QTensor& w, const DeviceMatmulOptions& options) {
+  return options.activation == Activation::kInt8 ? why_float_sums(w, options.activation_group).empty()
+                                                 : has_integers_alone(w);
+}
+
+/// Whether the kernels take a table's indices, and look them up themselves.
+bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
+  const Groups g = groups_of(w, options.activation, options.activation_group);
+  const FormatId format = format_info(w.format).expanded;
+  const bool offsets = w.scaling.zero != ZeroKind::kNone;
+  if (wide_group(format, w.n, w.k, g, offsets, options) > 0) return true;
+  const KernelPair pair =
+      choose_kernels(format, options.activation,
+                     {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale}, options);
+  return pair.few != nullptr && pair.few->instance != nullptr;
+}
+
+/// The format whose kernels multiply w. A table of integers becomes these where no kernel takes its indices.
 FormatId format_on_device(const QTensor& w, const DeviceMatmulOptions& options) {
   const FormatInfo& info = format_info(w.format);
-  if (info.kind != ValueKind::kTable || options.fallback) return info.expanded;
-  const bool integers = options.activation == Activation::kInt8 ? why_float_sums(w, options.activation_group).empty()
-                                                                : has_integers_alone(w);
-  return integers ? FormatId::kInt8 : info.expanded;
+  const bool integers = info.kind == ValueKind::kTable && !options.fallback && sums_integers(w, options);
+  return integers && !keeps_indices(w, options) ? FormatId::kInt8 : info.expanded;
+}
+
+constexpr const char* kFloatTable = "values of a table";
+/// Without kernels that sum integers where sums are of floats.
+DeviceMatmulOptions options_for(const QTensor& w, DeviceMatmulOptions options) {
+  options.fallback = options.fallback || (format_info(w.format).kind == ValueKind::kTable && !sums_integers(w, options));
+  return options;
 }
 
 /// A weight of a table of integers with these as its codes.
@@ -286,8 +308,9 @@ Status DeviceMatmulPlan::upload_factors(Buffer& to, const Factor& factor, Arena*
   return cuda::upload(to, all.data(), bytes);
 }
 
-Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& options) {
+Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& wanted) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  const DeviceMatmulOptions options = options_for(w, wanted);
   if (const FormatId format = format_on_device(w, options); format != w.format) {
     LOWBIT_TRY_ASSIGN(const QTensor expanded,
                       format == FormatId::kInt8 ? with_integers_of_table(w, options.pool) : expand(w));
@@ -309,6 +332,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.scaling_ = dense ? "" : scaling_name(w.scaling);
   plan.wide_ = wide_group(w.format, w.n, w.k, g, plan.has_offsets_, options);
   LOWBIT_TRY(plan.choose(w.format, options));
+  if (options.fallback != wanted.fallback) plan.reason_ = kFloatTable;
   plan.reason_ += about_wide(g.group, plan.wide_);
   if (plan.wide_ > 0) {
     const int64_t columns = plan.kernel_k();
@@ -326,6 +350,8 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     table.resize(16, 0.0f);
     LOWBIT_TRY_ASSIGN(plan.table_, allocate_in(options.arena, 4 * 16, "codebook"));
     LOWBIT_TRY(cuda::upload(plan.table_, table.data(), 4 * 16));
+    for (size_t i = 0; i < table.size() && has_integers_alone(w); ++i)
+      plan.table_bytes_[i / 4] |= uint32_t{static_cast<uint8_t>(static_cast<int8_t>(table[i]))} << (8 * (i % 4));
   }
   return plan;
 }
@@ -393,6 +419,7 @@ cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void
             s.groups,
             s.groups_per_scale};
   call.spread = s.spread, call.x_k = s.x_k;
+  call.table = table_bytes_;
   call.bias = bias;
   call.x = x.x;
   call.x_element = x.element;
@@ -424,8 +451,9 @@ bool takes_halves(const QTensor& w) {
   return pair.few != nullptr && !is_fallback(*pair.few);
 }
 
-Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {
+Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& wanted) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  const DeviceMatmulOptions options = options_for(w, wanted);
   if (!cuda::built()) return not_built();
   const bool dense = is_dense(w.format);
   if (!dense && options.activation == Activation::kFp8) return choose_fp8_kernel(w);
@@ -442,9 +470,10 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
   const std::string scaling = dense ? "" : scaling_name(w.scaling);
   const int64_t x_group = g.x_groups ? g.group : 0;
+  const std::string reason = options.fallback != wanted.fallback ? kFloatTable : pair.reason;
   return DeviceKernelChoice{
       full_name(*pair.few, scaling, x_group),
-      pair.reason + about_many(pair, shape, scaling, x_group) + about_wide(g.group, wide) +
+      reason + about_many(pair, shape, scaling, x_group) + about_wide(g.group, wide) +
           about_expanded(w.format, pair.few->format)};
 }
 

@@ -103,6 +103,7 @@ class DeviceMatmulPlan {
   bool x_groups_ = false, has_offsets_ = false;
   int64_t wide_ = 0;  // columns that a group has in the kernels' order; 0: its own
   Buffer scales_, offsets_, table_;
+  std::array<uint32_t, 4> table_bytes_ = {};  // of a table of integers
   std::string scaling_, reason_;
 };
 

@@ -108,6 +108,7 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
   GemmProblem p;
   const Weight& w = call.w;
   p.w = {format, activation, w.n, w.k, w.groups > 1 ? w.group : 0, w.codes, w.scales, w.offsets};
+  std::ranges::copy(call.table, p.w.table);
   p.m = call.m;
   p.x = call.x;
   p.ldx = std::max(call.ldx, w.k);  // of one row it does not matter
@@ -298,6 +299,8 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
     return "groups of x that are not multiples of 32";
   if (s.groups > 1 && s.group % step != 0)
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
+  if (int8 && stored_bits(format, GemmActivation::kInt8).bits == kTable && activation_groups_per_scale(s) == 0)
+    return "a table without scales of x per 32 columns";
   if (int8 && activation_groups_per_scale(s) > 0)
     return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns"
                                                                          : "";

@@ -40,6 +40,7 @@ struct GemmWeights {
   const float* scales = nullptr;       // [groups, padded_rows(n)], 16-byte aligned
   const float* offsets = nullptr;      // like scales, or null: real = value * scale + offset
   const int32_t* bit_terms = nullptr;  // kBit: [padded_rows(n)], 8-byte aligned, from relayout_bit_terms()
+  uint32_t table[4] = {};              // codebooks: their entries, integers of 8 bits
 };
 
 /// y[m,n] = sum_k x[m,k] * (value[n,k] * scale + offset) + bias[n].

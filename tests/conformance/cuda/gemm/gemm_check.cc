@@ -36,7 +36,7 @@ GemmCase random_case() {
   do {
     c.format = FormatId(kDenseFormats + below(RandomAccessFormatList::kSize));
     c.activation = GemmActivation(below(2) == 0 ? 0 : 1 + below(3));
-  } while (stored_bits(c.format, c.activation).bits == 0);
+  } while (stored_bits(c.format, c.activation).bits % kTable == 0);  // tables: activation groups alone
   c.output = GemmOutput(below(3));
   static const int kM[] = {1, 1, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 200, 257};
   c.m = kM[below(16)];

@@ -47,6 +47,7 @@ GemmStatus launch_stream(std::span<const GemmProblem> parts, int64_t per_scale, 
                      one.bias,
                      one.y,
                      one.ldy,
+                     {one.w.table[0], one.w.table[1], one.w.table[2], one.w.table[3]},
                      int(one.w.n),
                      int(padded_rows(one.w.n)),
                      args.tile_count};

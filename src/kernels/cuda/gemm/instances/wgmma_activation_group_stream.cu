@@ -29,6 +29,6 @@ ActivationGroupStreamKernel instance(ActivationGroupTile name) {
       instance<BITS, 4, 1, 1, true>(ActivationGroupTile::kStream16x16), \
       instance<BITS, 4, 1, 2, true>(ActivationGroupTile::kStream16x32)
 const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances] = {LOWBIT_STREAMS(2), LOWBIT_STREAMS(4),
-                                                                               LOWBIT_STREAMS(8)};
+                                                                               LOWBIT_STREAMS(8), LOWBIT_STREAMS(kTable)};
 
 }  // namespace lowbit::cuda

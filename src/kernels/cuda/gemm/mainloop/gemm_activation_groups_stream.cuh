@@ -126,7 +126,8 @@ struct StreamWeights {
     if (item.round == 0) begin_tile();
   }
   /// Operands of a warp's row tile q of the block of K in a slot.
-  static __device__ __forceinline__ void decode_block(const uint8_t* block, int lane, int q, uint32_t (&a)[16]) {
+  static __device__ __forceinline__ void decode_block(const uint32_t (&table)[4], const uint8_t* block, int lane, int q,
+                                                      uint32_t (&a)[16]) {
     constexpr int kVectors = S::kLaneBytes / S::kCopy;
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
@@ -142,7 +143,7 @@ struct StreamWeights {
           w[0] = u.x, w[1] = u.y;
         }
       }
-      decode<GemmActivation::kInt8, S::kBits>(w, 0, a + 8 * batch);
+      decode_int8<S::kBits>(w, table, a + 8 * batch);
     }
   }
 };
@@ -244,6 +245,7 @@ struct StreamWarp {
       for (int s = 0; s < p.x_slots; ++s) ask_x(x_map, scale_map, s * kStreamWarps + warp, s);
     int x_slot = 0, x_phase = 0, slot = 0, part = 0, part_phase = 1;
     StreamItem item{static_cast<int>(blockIdx.x), 0}, asked = item;
+    uint32_t table[4] = {};
     asked.round = p.x_slots % rounds;  // the next block of x that is asked for, where slots are refilled
 #pragma unroll 1
     for (; item.tile < p.tile_count; item.next(rounds)) {
@@ -251,10 +253,16 @@ struct StreamWarp {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kWeightSlots - 1) : "memory");
       barrier_wait(barriers.x(warp, x_slot), x_phase);
       const bool there = item.round * kStreamWarps + warp < p.k_blocks;
+      if (S::kBits == kTable && item.round == 0) {
+        int row0;
+        const ActivationGroupStreamPart& part_of_tile = stream_part<S>(p, item.tile, &row0);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) table[i] = part_of_tile.table[i];
+      }
       uint32_t a[S::kRowTiles][16];
 #pragma unroll
       for (int q = 0; q < S::kRowTiles; ++q)
-        StreamWeights<S>::decode_block(shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q, a[q]);
+        StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q, a[q]);
 #pragma unroll
       for (int pair = 0; pair < S::kPairs; ++pair) {
         barrier_wait(barriers.empty(part), part_phase);

@@ -2,6 +2,7 @@
 // Arguments of gemm_activation_groups_stream(), and how its shared memory is laid out.
 
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/weight_order/fragment_order.h"
 
 namespace lowbit::cuda {
 
@@ -13,6 +14,7 @@ struct ActivationGroupStreamPart {
   const float *scales, *bias;
   void* y;
   int64_t ldy;
+  uint32_t table[4];
   int n, n_padded, first_tile;  // of all parts' tiles
 };
 
@@ -37,7 +39,7 @@ struct ActivationGroupStreamOf {
   static_assert(kPerScale == 0 ? kRowTiles == 1 : 4 % kPerScale == 0);
 
   // Weights: blocks of K of a warp. A lane copies and reads the same bytes.
-  static constexpr int kLaneBytes = 4 * kBits, kCopy = kLaneBytes < 16 ? kLaneBytes : 16;  // of a batch; of a copy
+  static constexpr int kLaneBytes = 4 * stored_width(kBits), kCopy = kLaneBytes < 16 ? kLaneBytes : 16;  // of a batch; of a copy
   static constexpr int kWeightBytes = 2 * kRowTiles * 32 * kLaneBytes;
   static constexpr int kWide = kBits == 8 ? 2 : 1;
   static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? 12
@@ -69,7 +71,7 @@ struct ActivationGroupStreamKernel {
   bool whole;
   ActivationGroupKernel kernel;
 };
-inline constexpr int kStreamInstances = 42;
+inline constexpr int kStreamInstances = 56;
 extern const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances];
 
 }  // namespace lowbit::cuda

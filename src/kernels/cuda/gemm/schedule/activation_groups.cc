@@ -41,11 +41,13 @@ constexpr Microseconds kMicroseconds[][3] = {
     {{47, 45.6}, {53, 50.3}, {60, 58}},     // kWgmma128x128
 };
 
-const ActivationGroupKernel* kernels_of(int bits) {
-  return bits == 2   ? kActivationGroupsBits2
-         : bits == 4 ? kActivationGroupsBits4
-         : bits == 8 ? kActivationGroupsBits8
-                     : nullptr;
+std::span<const ActivationGroupKernel> kernels_of(int bits) {
+  constexpr size_t kAll = kActivationGroupInstances;
+  if (bits == kTable) return {kActivationGroupsTable, kActivationGroupTableInstances};
+  return bits == 2   ? std::span{kActivationGroupsBits2, kAll}
+         : bits == 4 ? std::span{kActivationGroupsBits4, kAll}
+         : bits == 8 ? std::span{kActivationGroupsBits8, kAll}
+                     : std::span<const ActivationGroupKernel>{};
 }
 
 const ActivationGroupKernel* find_stream_kernel([[maybe_unused]] int bits, [[maybe_unused]] ActivationGroupTile tile,
@@ -78,17 +80,14 @@ bool has_wgmma_activation_groups([[maybe_unused]] int arch) {
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args) {
   if (is_stream(tile)) return find_stream_kernel(bits, tile, args);
-  const ActivationGroupKernel* const all = kernels_of(bits);
-  if (all == nullptr) return nullptr;
-  const int wanted = tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale;
-  const auto* const exact = std::find_if(all, all + kActivationGroupInstances, [&](const ActivationGroupKernel& k) {
-    return k.tile == tile && k.per_scale == wanted;
-  });
-  if (exact != all + kActivationGroupInstances) return exact;
-  const auto* const any = std::find_if(all, all + kActivationGroupInstances, [&](const ActivationGroupKernel& k) {
-    return k.tile == tile && k.per_scale == 0;
-  });
-  return any == all + kActivationGroupInstances ? nullptr : any;
+  const std::span all = kernels_of(bits);
+  const auto with = [&](int wanted) -> const ActivationGroupKernel* {
+    const auto at = std::ranges::find_if(
+        all, [&](const ActivationGroupKernel& k) { return k.tile == tile && k.per_scale == wanted; });
+    return at == all.end() ? nullptr : &*at;
+  };
+  const auto* const exact = with(tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale);
+  return exact != nullptr ? exact : with(0);
 }
 
 void cut_activation_groups_skinny(ActivationGroupArgs& args) {

@@ -12,7 +12,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26;
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26, kActivationGroupTableInstances = 6;
 inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
                      kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
 
@@ -73,7 +73,8 @@ struct ActivationGroupKernel {
   const void* function;
 };
 
-extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBits4[], kActivationGroupsBits8[];
+extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBits4[], kActivationGroupsBits8[],
+    kActivationGroupsTable[];
 
 /// Null where there is none for so many stored bits. `args`: per_scale and whole_groups are set.
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,

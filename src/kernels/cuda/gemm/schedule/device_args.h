@@ -23,6 +23,7 @@ struct GemmArgs {
   int pairs;            // y may be written two neighbours at a time
   int boxes;            // y may be written in boxes of a tensor map: whole, aligned 16 bytes of 16-bit elements
   int group, groups;    // columns per scale, and how many
+  uint32_t table[4];    // kTable: the bytes
   uint32_t half_zero;   // f16, bf16: both halves hold the number that magic + code exceeds the value by
   int packs, k_blocks;  // ceil(n / 64), ceil(k / pack's columns)
   int m_tiles, n_tiles, band;

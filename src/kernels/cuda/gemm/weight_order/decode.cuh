@@ -9,7 +9,7 @@ namespace lowbit::cuda {
 
 /// Sums are 2^kFactor times too large (decode()).
 template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes ? 0 : 8 - Bits;
+inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `pack` in shared or global memory.
 template <class Order>
@@ -99,6 +99,27 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
     for (int i = 0; i < 8; ++i) a[i] = ((w[0] >> i) & 0x01010101u) | ((negative >> i) & 0x01010101u) * 255u;
   } else {
     decode_fields<X, Bits>(w, half_zero, a);
+  }
+}
+
+/// Four bytes of a table of sixteen: those with the indices in the low half of `codes`, of which the fourth bits choose
+/// between its halves (`high`: a selector that does so).
+__device__ __forceinline__ uint32_t looked_up(const uint32_t (&table)[4], uint32_t codes, uint32_t high) {
+  return __byte_perm(__byte_perm(table[0], table[1], codes), __byte_perm(table[2], table[3], codes), high);
+}
+
+/// decode() of weights for int8 activations. table: kTable alone.
+template <int Bits>
+__device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], uint32_t* a) {
+  if constexpr (Bits == kTable) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t codes = w[i] & 0x77777777u, high = (w[i] >> 1 & 0x44444444u) | 0x32103210u;
+      a[2 * i] = looked_up(table, codes, high);
+      a[2 * i + 1] = looked_up(table, codes >> 16, high >> 16);
+    }
+  } else {
+    decode<GemmActivation::kInt8, Bits>(w, 0, a);
   }
 }
 
