@@ -23,7 +23,6 @@ struct GemmArgs {
   int pairs;            // y may be written two neighbours at a time
   int boxes;            // y may be written in boxes of a tensor map: whole, aligned 16 bytes of 16-bit elements
   int group, groups;    // columns per scale, and how many
-  uint32_t table[4];    // kTable: the bytes
   uint32_t half_zero;   // f16, bf16: both halves hold the number that magic + code exceeds the value by
   int packs, k_blocks;  // ceil(n / 64), ceil(k / pack's columns)
   int m_tiles, n_tiles, band;
@@ -39,6 +38,7 @@ struct GemmArgs {
   int step_blocks, warp_steps, warp_groups, sums_at, x_at, weights_at;
   // gemm_split_k.cuh: blocks of K of a warpgroup and of a group; byte positions, beside weights_at
   int depth_blocks, group_blocks, scales_at, parts_at, barriers_at;
+  uint32_t table[4];  // kTable: the bytes
 };
 
 }  // namespace lowbit::cuda
