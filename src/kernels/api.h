@@ -183,8 +183,8 @@ struct SpanArgs {
 using GluFunction = void (*)(const float* gate, const float* up, int64_t n, float* y);
 
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
-/// % 16) with fma, reduced as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
-/// kernels/vector_math.h. So every ISA gives the same bits.
+/// % 16) with fma, reduced as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]), norms 128 (docs/numerics.md); exp is the
+/// polynomial of kernels/vector_math.h. So every ISA gives the same bits.
 struct VectorOps {
   /// y[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * weight[i]. x and y may be the same.
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* y);

@@ -12,7 +12,7 @@ namespace lowbit::cuda {
 
 inline constexpr int kMostRowProducts = 3;
 
-/// Whether row_products() takes weights that `kernel` has made: up to 32 rows of the same int8 codes with a scale per 32
+/// Whether row_products() takes weights that `kernel` has made: up to 32 rows of equal int8 codes with a scale per 32
 /// columns, on compute capability 9.0, and no offsets. A launch of its own for each is right wherever it says no.
 bool takes_row_products(const MatmulKernel& kernel, std::span<const Matmul> calls);
 /// Whether the kernel of a product streams its weights past all rows: from two rows on, and for one where

@@ -13,6 +13,9 @@ inline namespace LOWBIT_ISA {
 /// Reductions keep this many partial sums: element i belongs to sum i % kLanes.
 inline constexpr int kLanes = 16;
 
+/// The norm's sum of squares keeps more of them: element i belongs to sum i % kNormSums.
+inline constexpr int kNormSums = 128;
+
 // exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2) / 2. ln 2 is split in two so that n * hi
 // is exact; the polynomial is Cephes' expf. Error at most 1.02 ulp on [-87, 0] (the test
 // allows 2).
@@ -54,6 +57,13 @@ inline float span_shift(float m) { return m == -__builtin_inff() ? 0.0f : m; }
 inline float reduce_lanes(float* s) {
   for (int w = kLanes / 2; w > 0; w /= 2)
     for (int i = 0; i < w; ++i) s[i] += s[i + w];
+  return s[0];
+}
+
+/// s[0] = the sum of all of the norm's sums, neighbours first.
+inline float reduce_norm_sums(float* s) {
+  for (int count = kNormSums / 2; count > 0; count /= 2)
+    for (int i = 0; i < count; ++i) s[i] = s[2 * i] + s[2 * i + 1];
   return s[0];
 }
 

@@ -148,7 +148,7 @@ void check_rows() {
     ops.rms_norm(&x[size_t(r * kWidth)], weight.data(), kWidth, 1e-5f, &wanted[size_t(r * kWidth)]);
   ASSERT_TRUE(cuda::norm_rows(source.data(), wd.data(), kRows, kWidth, 1e-5f, xd.data(), nullptr));
   expect_same(xd.back(), wanted, "norm");
-  for (const int64_t width : {511, 512, 577, 4096, 14336, 70001}) {  // in place, a thread block per row but for the ends
+  for (const int64_t width : {511, 512, 577, 4096, 14336, 70001}) {  // in place, a block per row but for the ends
     constexpr int64_t kWide = 3;
     std::vector<float> wide = random_floats(rng, kWide * width);
     const std::vector<float> by = random_floats(rng, width);

@@ -384,6 +384,21 @@ TEST(VectorOpsReference, ReductionsAndNorms) {
   EXPECT_NEAR(y[1], -8 / std::sqrt(12.5), 1e-6);
 }
 
+TEST(VectorOpsReference, SquaresOfANormAreAddedAsNeighbours) {
+  Rng rng{3};
+  for (const int n : {1, 64, 127, 128, 129, 300, 1000}) {
+    const auto x = random_floats(rng, n, Fill::kNormal);
+    const auto squares = [&](const auto& self, int first, int count) -> float {
+      if (count > 1) return self(self, first, count / 2) + self(self, first + count / 2, count / 2);
+      float sum = 0;
+      for (int i = first; i < n; i += 128) sum = std::fma(x[size_t(i)], x[size_t(i)], sum);
+      return sum;
+    };
+    EXPECT_EQ(kRefVectorOps.rms_factor(x.data(), n, 1e-5f),
+              1.0f / std::sqrt(squares(squares, 0, 128) / float(n) + 1e-5f));
+  }
+}
+
 TEST(VectorOpsReference, QuantizeEdges) {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();

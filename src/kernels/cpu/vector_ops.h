@@ -32,8 +32,31 @@ struct LaneOps : LaneLoops<L> {
     return L::reduce(s);
   }
 
+  /// The squares of the first n of 64 elements onto as many sums.
+  __attribute__((always_inline)) static void add_squares(const float* x, int64_t n, F (&s)[4]) {
+    for (int v = 0; v < 4 && n > v * kLanes; ++v) {
+      const F of = load(x + v * kLanes, n - v * kLanes < kLanes ? int(n - v * kLanes) : kLanes);
+      s[v] = L::fma(of, of, s[v]);
+    }
+  }
+
+  /// The norm's sums, half of them at a time, so that they are in registers.
+  static float sum_of_squares(const float* x, int64_t n) {
+    constexpr int kHalf = 4 * kLanes;
+    static_assert(kNormSums == 2 * kHalf);
+    float halves[2] = {};
+    for (int half = 0; half < 2 && half * kHalf < n; ++half) {
+      F s[4] = {L::zero(), L::zero(), L::zero(), L::zero()};
+      int64_t i = half * kHalf;
+      for (; i + kHalf <= n; i += kNormSums) add_squares(x + i, kHalf, s);
+      if (i < n) add_squares(x + i, n - i, s);
+      halves[half] = L::reduce_neighbours(s);
+    }
+    return halves[0] + halves[1];
+  }
+
   static float rms_factor(const float* x, int64_t n, float eps) {
-    return 1.0f / __builtin_sqrtf(dot_f32(x, x, n) / float(n) + eps);
+    return 1.0f / __builtin_sqrtf(sum_of_squares(x, n) / float(n) + eps);
   }
 
   static void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* y) {

@@ -28,7 +28,7 @@ struct BitStepArgs {
   const float *rows, *norm;
   float eps;
   ProductEnd end;
-  int norm_at, x_at, codes_at, factor_at;  // bytes in shared memory
+  int norm_at, x_at, codes_at, quarters_at;  // bytes in shared memory
 };
 
 __device__ __forceinline__ bool gates(ProductEnd end) {
@@ -90,7 +90,6 @@ inline constexpr int kStepRounds = B == 1 ? 8 : 2 * kPer;
 template <int kRounds>
 __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, uint8_t* smem, int width) {
   auto* const row = reinterpret_cast<float*>(smem + p.x_at);
-  auto* const factor = reinterpret_cast<float*>(smem + p.factor_at);
   const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * static_cast<int>(blockDim.x);
   float4 v[kRounds];
 #pragma unroll
@@ -99,14 +98,9 @@ __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, uint8_t
   if (p.norm != nullptr) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i)
-      if (first + i * step < width) put_norm_columns(row, first + i * step, v[i]);
-    __syncthreads();
-    if (threadIdx.x < 32) {
-      const float found = step_inverse_rms(row, k, p.eps);
-      if (threadIdx.x == 0) *factor = found;
-    }
-    __syncthreads();
-    const float by = *factor;
+      if (first + i * step < k) *reinterpret_cast<float4*>(row + first + i * step) = v[i];
+    const float by =
+        block_inverse_rms(row, k, p.eps, static_cast<int>(blockDim.x), reinterpret_cast<float*>(smem + p.quarters_at));
     wait_for_all_copies();  // of norms
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {

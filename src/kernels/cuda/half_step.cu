@@ -88,7 +88,7 @@ int64_t place(const StepProducts& call, HalfStepArgs& a) {
   const bool has_norm = a.norm != nullptr;
   take(a.x_at, int64_t{a.batches} * a.m * 64);
   take(a.results_at, std::max<int64_t>(int64_t{2} * kHalfStepWarps * tiles * kHalfResults * 4,
-                                       has_norm ? int64_t{a.m} * norm_row_bytes(a.k) : 0));
+                                       has_norm ? int64_t{a.m} * a.k * 4 : 0));
   take(a.norm_at, has_norm ? int64_t{a.k} * 4 : 0);
   take(a.factors_at, kMostStepRows * 4);
   return at;

@@ -165,19 +165,13 @@ __device__ __forceinline__ uint32_t* half_word(const HalfStepArgs& a, uint8_t* s
 
 /// The rows' factors of their norms. All threads.
 __device__ __forceinline__ void half_norm_factors(const HalfStepArgs& a, uint8_t* shared, float* factors) {
-  const int thread = static_cast<int>(threadIdx.x), pitch = norm_row_bytes(a.k) / 4;
-  const int quads = (a.k + kNormRound - 1) / kNormRound * (kNormRound / 4);
-  auto* const rows = reinterpret_cast<float*>(shared + a.results_at);  // until there are results
-  for (int row = 0; row < a.m; ++row) {
-    const float* const from = a.rows + int64_t{row} * a.k;
+  const int thread = static_cast<int>(threadIdx.x), quads = a.m * a.k / 4;
+  auto* const rows = reinterpret_cast<float4*>(shared + a.results_at);  // until there are results
 #pragma unroll 4
-    for (int i = thread; i < quads; i += kHalfStepThreads)
-      put_norm_columns(rows + row * pitch, 4 * i,
-                       4 * i < a.k ? *reinterpret_cast<const float4*>(from + 4 * i) : float4{0, 0, 0, 0});
-  }
+  for (int i = thread; i < quads; i += kHalfStepThreads) rows[i] = reinterpret_cast<const float4*>(a.rows)[i];
   __syncthreads();
   if (const int row = thread / 32; row < a.m) {
-    const float factor = step_inverse_rms(rows + row * pitch, a.k, a.eps);
+    const float factor = warp_inverse_rms(reinterpret_cast<const float*>(rows) + row * a.k, a.k, a.eps);
     if (thread % 32 == 0) factors[row] = factor;
   }
   __syncthreads();

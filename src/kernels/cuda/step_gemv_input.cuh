@@ -66,26 +66,18 @@ __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* sh
   }
 }
 
-/// The row into shared memory, `v` first, with zeros up to a whole round of the norm; returns 1 / rms. All threads.
+/// The row into shared memory, `v` first; returns 1 / rms. All threads.
 template <int kThreads>
 __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& v) {
   auto* const row = reinterpret_cast<float*>(shared + p.rows_at);
-  auto* const found = reinterpret_cast<float*>(shared + p.factor_at);
-  const int end = (p.k + kNormRound - 1) & -kNormRound;
 #pragma unroll
   for (int i = 0; i < kStepGemvQuads<kThreads>; ++i)
-    if (step_gemv_column<kThreads>(0, i) < end) put_norm_columns(row, step_gemv_column<kThreads>(0, i), v[i]);
+    if (const int column = step_gemv_column<kThreads>(0, i); column < p.k)
+      *reinterpret_cast<float4*>(row + column) = v[i];
 #pragma unroll 1
-  for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < end; column += 4 * kThreads)
-    put_norm_columns(row, column,
-                     column < p.k ? *reinterpret_cast<const float4*>(p.rows + column) : float4{0, 0, 0, 0});
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    const float rms = step_inverse_rms(row, p.k, p.eps);
-    if (threadIdx.x == 0) *found = rms;
-  }
-  __syncthreads();
-  return *found;
+  for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < p.k; column += 4 * kThreads)
+    *reinterpret_cast<float4*>(row + column) = *reinterpret_cast<const float4*>(p.rows + column);
+  return block_inverse_rms(row, p.k, p.eps, kThreads, reinterpret_cast<float*>(shared + p.quarters_at));
 }
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's

@@ -50,12 +50,12 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   args.weights_at = args.scale_stages * groups;
   args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
   args.team_bytes = args.results_at + 2 * sums;
-  const int norm = args.norm == nullptr ? 0 : norm_row_bytes(args.k);
+  const int norm = args.norm == nullptr ? 0 : 4 * args.k;
   args.rows_at = args.teams == 1 ? args.results_at : args.teams * args.team_bytes;
   args.codes_at = args.teams == 1 ? args.results_at + std::max(2 * sums, norm) : args.rows_at + norm;
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
-  args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
-  return args.factor_at + 16;
+  args.quarters_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
+  return args.quarters_at + 16;
 }
 
 /// Lays out shared memory; returns its bytes.

@@ -15,6 +15,7 @@
 #include "kernels/cuda/gemm/primitives/mma.cuh"
 #include "kernels/cuda/product_end.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/row_norm.cuh"
 
 namespace lowbit::cuda {
 
@@ -45,7 +46,7 @@ struct ProductArgs {
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
-  int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, factor_at, code_pitch;
+  int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, quarters_at, code_pitch;
   int chunks, stages;  // of K, and those that shared memory holds
   // One row: tiles of the launch, those of a block whose scales shared memory holds, and activation groups that share a
   // sum, 2^sum_shift; teams of a block, and bytes of shared memory of each, where weights_at and results_at are.
@@ -146,11 +147,9 @@ __device__ __forceinline__ void stage_normed(const ProductArgs& p, uint8_t* shar
       if (base + i * kProductThreads < quads) rows[base + i * kProductThreads] = v[i];
   }
   __syncthreads();
-  if (thread / 32 < (p.m + 1) / 2) {  // whole warps: their lanes wait for each other
-    const int half = thread / block::kLanes;
-    const auto* const row = reinterpret_cast<const float*>(rows) + min(half, p.m - 1) * p.k;
-    const float factor = block::inverse_rms(row, p.k, p.eps);
-    if (half < p.m && thread % block::kLanes == 0) factors[half] = factor;
+  if (const int row = thread / 32; row < p.m) {
+    const float factor = warp_inverse_rms(reinterpret_cast<const float*>(rows) + row * p.k, p.k, p.eps);
+    if (thread % 32 == 0) factors[row] = factor;
   }
   __syncthreads();
 }
@@ -187,10 +186,7 @@ __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint
       if (at - static_cast<int>(threadIdx.x) % 32 >= total) break;  // a whole warp
       const bool inside = at < total;
       if (p.norm != nullptr && inside && column < p.k) {
-        const float factor = factors[row];
-        const float4 w = *reinterpret_cast<const float4*>(by + column);
-        v[i] = {__fmul_rn(__fmul_rn(v[i].x, factor), w.x), __fmul_rn(__fmul_rn(v[i].y, factor), w.y),
-                __fmul_rn(__fmul_rn(v[i].z, factor), w.z), __fmul_rn(__fmul_rn(v[i].w, factor), w.w)};
+        v[i] = normed(v[i], factors[row], *reinterpret_cast<const float4*>(by + column));
       }
       uint32_t most =
           max(max(magnitude_bits(v[i].x), magnitude_bits(v[i].y)), max(magnitude_bits(v[i].z), magnitude_bits(v[i].w)));

@@ -19,7 +19,11 @@ float dot_f32(const float* a, const float* b, int64_t n) {
   return reduce_lanes(s);
 }
 
-float rms_factor(const float* x, int64_t n, float eps) { return 1.0f / std::sqrt(dot_f32(x, x, n) / float(n) + eps); }
+float rms_factor(const float* x, int64_t n, float eps) {
+  float s[kNormSums] = {};
+  for (int64_t i = 0; i < n; ++i) s[i % kNormSums] = __builtin_fmaf(x[i], x[i], s[i % kNormSums]);
+  return 1.0f / std::sqrt(reduce_norm_sums(s) / float(n) + eps);
+}
 
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* y) {
   const float r = rms_factor(x, n, eps);

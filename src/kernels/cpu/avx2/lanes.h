@@ -184,6 +184,17 @@ struct Lanes256 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), f16_of(v.b));
   }
 
+  /// The sum of 64 lanes, neighbours first.
+  static float reduce_neighbours(const F (&v)[4]) {
+    // Quarter q, place i of the four: of quarter q of v[i].
+    const __m256 low = _mm256_hadd_ps(_mm256_hadd_ps(v[0].a, v[1].a), _mm256_hadd_ps(v[2].a, v[3].a)),
+                 high = _mm256_hadd_ps(_mm256_hadd_ps(v[0].b, v[1].b), _mm256_hadd_ps(v[2].b, v[3].b));
+    const __m256 s8 = _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s = _mm_add_ps(s, _mm_movehdup_ps(s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehl_ps(s, s)));
+  }
+
   /// 16 -> 8 -> 4 -> 2 -> 1.
   static float reduce(F v) {
     const __m256 s8 = _mm256_add_ps(v.a, v.b);

@@ -121,6 +121,19 @@ struct Lanes512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
+  /// The sum of 64 lanes, neighbours first.
+  static float reduce_neighbours(const F (&v)[4]) {
+    const auto pairs = [](F a, F b) {  // in each quarter two of a, then two of b
+      return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    };
+    const F s16 = pairs(pairs(v[0], v[1]), pairs(v[2], v[3]));  // quarter q, place i: of quarter q of v[i]
+    const __m256 low = _mm512_castps512_ps256(s16), high = _mm512_extractf32x8_ps(s16, 1);
+    const __m256 s8 = _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s = _mm_add_ps(s, _mm_movehdup_ps(s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehl_ps(s, s)));
+  }
+
   /// 16 -> 8 -> 4 -> 2 -> 1.
   static float reduce(F v) {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

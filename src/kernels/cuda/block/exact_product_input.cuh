@@ -4,6 +4,7 @@
 #include "kernels/cuda/block/exact_products.cuh"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/fp8/parts.cuh"
+#include "kernels/cuda/row_norm.cuh"
 
 namespace lowbit::cuda::block {
 
@@ -67,12 +68,9 @@ __device__ __forceinline__ void stage_raw_rows(const ExactProductArgs& a, float*
 
 /// The factors of the rows' norms. All threads.
 __device__ __forceinline__ void norm_factors(const ExactProductArgs& a, const float* x, float* factors) {
-  const int half = static_cast<int>(threadIdx.x) / kLanes;
-  for (int base = 0; base < a.m; base += 2 * a.warps) {
-    const int row = base + half;
-    if (base + half / 2 * 2 >= a.m) break;  // whole warps
-    const float factor = inverse_rms(x + min(row, a.m - 1) * a.x_pitch, a.k, a.eps);
-    if (row < a.m && threadIdx.x % kLanes == 0) factors[row] = factor;
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < a.m; row += a.warps) {
+    const float factor = warp_inverse_rms(x + row * a.x_pitch, a.k, a.eps);
+    if (threadIdx.x % 32 == 0) factors[row] = factor;
   }
   __syncthreads();
 }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/row_norm.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_step_api.h"
 
@@ -60,10 +61,10 @@ __device__ __forceinline__ void write_quads(const NormCodes& call, const float* 
 
 __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_constant__ NormCodes call, int64_t groups) {
   LOWBIT_DYNAMIC_SHARED(bytes);
-  auto* const row = reinterpret_cast<float*>(bytes);
+  auto* const largest = reinterpret_cast<uint32_t*>(bytes);  // of half warps
+  auto* const quarters = reinterpret_cast<float*>(largest + kCodeThreads / kLanes);
+  auto* const row = quarters + kNormSums / 32;
   auto* const norm = row + call.k;
-  auto* const largest = reinterpret_cast<uint32_t*>(norm + call.k);  // of half warps
-  auto* const factor = reinterpret_cast<float*>(largest + kCodeThreads / kLanes);
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
   for (int64_t i = thread; i < call.k; i += kCodeThreads) norm[i] = call.norm[i];
@@ -71,13 +72,7 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
   const float* const x = call.x + int64_t{blockIdx.x} * call.k;
 #pragma unroll 8
   for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = x[i];
-  __syncthreads();
-  if (thread < 32) {  // a warp, of which both halves do the same
-    const float found = inverse_rms(row, static_cast<int>(call.k), call.eps);
-    if (thread == 0) *factor = found;
-  }
-  __syncthreads();
-  const float by = *factor;
+  const float by = block_inverse_rms(row, static_cast<int>(call.k), call.eps, kCodeThreads, quarters);
   float* const scales = call.scales + int64_t{blockIdx.x} * groups;
   if (call.group == kQuadGroup && (call.k | call.ldq) % 4 == 0) {
     write_quads(call, row, norm, by, scales, groups);
@@ -112,7 +107,7 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
   }
 }
 
-int64_t shared_bytes(int64_t k) { return 4 * (2 * k + kCodeThreads / kLanes + 1); }
+int64_t shared_bytes(int64_t k) { return 4 * (2 * k + kCodeThreads / kLanes + kNormSums / 32); }
 
 }  // namespace
 

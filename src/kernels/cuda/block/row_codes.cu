@@ -1,5 +1,5 @@
 // Rows that are normed, and rows with one scale: some threads keep a row in their registers from what stands before the
-// norm to the codes. Only the sum of squares, whose order is that of sixteen lanes, goes through shared memory.
+// norm to the codes. Where they are more than a warp, the row goes through shared memory for its sum of squares.
 
 #include "kernels/cuda/block/row_codes.cuh"
 
@@ -8,6 +8,7 @@
 #include "kernels/cuda/block/flat_codes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/row_norm.cuh"
 #include "kernels/cuda/status.h"
 
 namespace lowbit::cuda {
@@ -34,21 +35,13 @@ RowShape row_shape(int64_t k, bool few) {
   return {0, 0};
 }
 
-/// The norm's factor of a row in shared memory, in all threads of the row. Where they are a warp, all lanes work it
-/// out; else the first warp does.
-template <bool kWarp>
-__device__ __forceinline__ float factor_of(const float* row, int k, float eps, float& shared) {
-  if constexpr (kWarp) {
-    __syncwarp();
-    return inverse_rms(row, k, eps);
-  }
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    const float found = inverse_rms(row, k, eps);
-    if (threadIdx.x == 0) shared = found;
-  }
-  __syncthreads();
-  return shared;
+/// The norm's factor of a warp's row.
+template <int kQuads>
+__device__ __forceinline__ float factor_of(const Quad (&v)[kQuads], int k, float eps) {
+  NormSums sums;
+#pragma unroll
+  for (const Quad& q : v) sums.add({q.v[0], q.v[1], q.v[2], q.v[3]});
+  return sums.inverse_rms(k, eps);
 }
 
 template <bool kWarp>
@@ -70,10 +63,9 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
   const int within = kWarp ? static_cast<int>(threadIdx.x) / 32 : 0, k = static_cast<int>(call.k);
   const int thread = kWarp ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x);
   const int64_t at = int64_t{blockIdx.x} * (kWarp ? kRowsOfABlock : 1) + within;
-  if (at >= call.m) return;  // whole warps, which nobody waits for
-  auto* const row = reinterpret_cast<float*>(bytes) + within * k;
-  auto* const of_warps = reinterpret_cast<uint32_t*>(row + k);  // no block has a row's threads and two rows
-  float& factor = *reinterpret_cast<float*>(of_warps + kRowWarps);
+  if (at >= call.m) return;                           // whole warps, which nobody waits for
+  auto* const row = reinterpret_cast<float*>(bytes);  // of a block that has one
+  auto* const of_warps = reinterpret_cast<uint32_t*>(row + k);
   Quad norm[kQuads], v[kQuads];
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
@@ -91,10 +83,12 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     v[i] = load_quad(x + column);
     if constexpr (kStart != RowStart::kX) v[i] = start_quad<kStart>(v[i], load_quad(call.other + at * k + column));
     if constexpr (kStart == RowStart::kSum) store_quad(x + column, v[i]);
-    if (call.norm != nullptr) store_quad(row + column, v[i]);
+    if (!kWarp && call.norm != nullptr) store_quad(row + column, v[i]);
   }
   if (call.norm != nullptr) {
-    const float by = factor_of<kWarp>(row, k, call.eps, factor);
+    const float by = kWarp
+                         ? factor_of(v, k, call.eps)
+                         : block_inverse_rms(row, k, call.eps, threads, reinterpret_cast<float*>(of_warps + kRowWarps));
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
@@ -132,7 +126,7 @@ template <RowStart kStart, bool kE4m3>
 cudaError_t start_rows(const RowCodes& call, const Device& device) {
   const auto [threads, quads] = row_shape(call.k, 2 * call.m <= device.processors);
   const bool warp = threads == 32;
-  const int64_t rows = warp ? kRowsOfABlock : 1, shared = 4 * (rows * call.k + (warp ? 0 : kRowWarps + 1));
+  const int64_t rows = warp ? kRowsOfABlock : 1, shared = warp ? 0 : 4 * (call.k + kRowWarps + kNormSums / 32);
   auto* const kernel = warp         ? &row_codes_all<kStart, true, kRowQuads, kE4m3>
                        : quads == 1 ? &row_codes_all<kStart, false, 1, kE4m3>
                                     : &row_codes_all<kStart, false, kRowQuads, kE4m3>;

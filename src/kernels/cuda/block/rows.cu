@@ -6,6 +6,7 @@
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/row_norm.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_block_api.h"
 
@@ -17,37 +18,30 @@ using namespace block;  // NOLINT
 constexpr int kThreads = 256;
 constexpr int64_t kWideRow = 512;  // columns from which on a row has a thread block
 
-/// A thread block per row, of which all threads read and write; half a warp adds its squares.
+/// A thread block per row.
 __global__ void norm_wide(const float* x, const float* weight, int n, float eps, float* y) {
   LOWBIT_DYNAMIC_SHARED(shared);
-  auto* const row = reinterpret_cast<float*>(shared);
-  float& factor = row[n];
+  auto* const quarters = reinterpret_cast<float*>(shared);
+  float* const row = quarters + kNormSums / 32;
   const float* const from = x + int64_t{blockIdx.x} * n;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) row[i] = from[i];
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    const float r = inverse_rms(row, n, eps);
-    if (threadIdx.x == 0) factor = r;
-  }
-  __syncthreads();
-  const float by = factor;
+  const float by = block_inverse_rms(row, n, eps, kThreads, quarters);
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
     y[int64_t{blockIdx.x} * n + i] = __fmul_rn(__fmul_rn(row[i], by), weight[i]);
 }
 
-/// Half a warp per row: rows of a head.
+/// A warp per row: rows of a head.
 __global__ void norm(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y) {
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const bool inside = row < rows;  // the other half of the warp may be
-  float sum = 0;
-  for (int64_t i = lane; inside && i < n; i += kLanes) sum = __fmaf_rn(x[row * n + i], x[row * n + i], sum);
-  const float dot = reduce_lanes(sum);
-  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(n)), eps)));
-  for (int64_t i = lane; inside && i < n; i += kLanes)
-    y[row * n + i] = __fmul_rn(__fmul_rn(x[row * n + i], r), weight[i]);
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  if (row >= rows) return;
+  const float by = warp_inverse_rms(static_cast<int>(n), eps, [&](int column) {
+    const auto at = [&](int i) { return column + i < n ? x[row * n + column + i] : 0.0f; };
+    return float4{at(0), at(1), at(2), at(3)};
+  });
+  for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+    y[row * n + i] = __fmul_rn(__fmul_rn(x[row * n + i], by), weight[i]);
 }
 
 __global__ void gate_all(float* gate, const float* up, int64_t count) {
@@ -111,9 +105,9 @@ Status each(const char* where, void (*kernel)(Parameters...), int64_t count, voi
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "norm");
-  const int64_t bytes = (n + 1) * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = (n + kNormSums / 32) * static_cast<int64_t>(sizeof(float));
   if (rows == 0 || n < kWideRow || bytes > device.shared_bytes)
-    return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
+    return each("norm", norm, rows * 32, stream, x, weight, rows, n, eps, y);
   if (const auto e = allow_shared(reinterpret_cast<const void*>(&norm_wide), device); e != cudaSuccess)
     return check_cuda(e, "norm");
   return check_cuda(launch(norm_wide, dim3(static_cast<unsigned>(rows)), dim3(kThreads), static_cast<size_t>(bytes),

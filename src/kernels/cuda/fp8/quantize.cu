@@ -59,22 +59,18 @@ __global__ void __launch_bounds__(kThreads) quantize_rows(const __grid_constant_
   }
 }
 
-/// A thread block per row: its RMS norm by sixteen lanes, in the order of docs/numerics.md, then blocks of any number
-/// of columns by half a warp each.
+/// A thread block per row: its RMS norm, then blocks of any number of columns by half a warp each.
 template <Fp8Element E>
 __global__ void __launch_bounds__(kNormThreads) quantize_normed(const __grid_constant__ Fp8Quant q) {
   __shared__ float factor;
   const int64_t row = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, half_warp = static_cast<int>(threadIdx.x) / kLanes;
   if (threadIdx.x < 32) {
-    float sum = 0;
-#pragma unroll 8
-    for (int64_t i = lane; i < q.columns; i += kLanes) {
-      const float v = load_one<E>(q.x, row * q.ldx + i);
-      sum = __fmaf_rn(v, v, sum);
-    }
-    const float mean = __fdiv_rn(block::reduce_lanes(sum), static_cast<float>(q.columns));
-    if (threadIdx.x == 0) factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, q.norm_eps)));
+    const float found = warp_inverse_rms(static_cast<int>(q.columns), q.norm_eps, [&](int i) {
+      const auto at = [&](int j) { return i + j < q.columns ? load_one<E>(q.x, row * q.ldx + i + j) : 0.0f; };
+      return float4{at(0), at(1), at(2), at(3)};
+    });
+    if (threadIdx.x == 0) factor = found;
   }
   __syncthreads();
   const float r = factor;

@@ -3,8 +3,8 @@
 // Thread blocks stay, with the norm's weights in shared memory, and take two rows at a time: half a warp adds the
 // squares of each, while the next two are on their way to registers.
 
-#include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/fp8/quantize_halves.cuh"
+#include "kernels/cuda/row_norm.cuh"
 
 namespace lowbit::cuda::fp8 {
 
@@ -53,30 +53,13 @@ __device__ __forceinline__ RowParts<Shape> load_parts(const Fp8Quant& q, int64_t
   return parts;
 }
 
-/// block::inverse_rms() of halves, by sixteen lanes.
+/// inverse_rms() of halves.
 template <Fp8Element E>
 __device__ __forceinline__ float inverse_rms_of_halves(const uint16_t* row, int k, float eps) {
-  constexpr int kAhead = 16;
-  const int lane = static_cast<int>(threadIdx.x) % block::kLanes;
-  float sum = 0;
-  int i = lane;
-#pragma unroll 1
-  for (; i + (kAhead - 1) * block::kLanes < k; i += kAhead * block::kLanes) {
-    uint32_t half[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) half[j] = row[i + j * block::kLanes];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const float v = low_half<E>(half[j]);
-      sum = __fmaf_rn(v, v, sum);
-    }
-  }
-  for (; i < k; i += block::kLanes) {
-    const float v = low_half<E>(row[i]);
-    sum = __fmaf_rn(v, v, sum);
-  }
-  const float dot = block::reduce_lanes(sum);
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(k)), eps)));
+  return warp_inverse_rms(k, eps, [&](int column) {
+    const uint2 w = *reinterpret_cast<const uint2*>(row + column);
+    return float4{low_half<E>(w.x), high_half<E>(w.x), low_half<E>(w.y), high_half<E>(w.y)};
+  });
 }
 
 /// Codes and scales of this thread's columns of a row in shared memory, which is normed by its factor r.
@@ -147,10 +130,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kAtOnce)
         }
     __syncthreads();
     parts = load_parts<Shape>(q, first + step);
-    if (threadIdx.x < kRowsAtOnce * block::kLanes) {
-      const int r = static_cast<int>(threadIdx.x) / block::kLanes;
+    if (const int r = static_cast<int>(threadIdx.x) / 32; r < kRowsAtOnce) {
       const float found = inverse_rms_of_halves<E>(rows + r * stride, static_cast<int>(q.columns), q.norm_eps);
-      if (threadIdx.x % block::kLanes == 0) factors[r] = found;
+      if (threadIdx.x % 32 == 0) factors[r] = found;
     }
     __syncthreads();
 #pragma unroll 1

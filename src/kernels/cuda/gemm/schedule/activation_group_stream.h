@@ -46,7 +46,7 @@ struct ActivationGroupStreamOf {
                                        : kRowTiles * kPairs == 4 ? 4
                                                                  : (kPerScale == 4 ? 6 : 4)) /
                                       kWide;
-  // Parts: what the groups of eight blocks of K come to, [warp][group][row tile][column tile][lane] of four floats, and,
+  // Parts: what groups of eight blocks of K come to, [warp][group][row tile][column tile][lane] of four floats, and,
   // where they are scaled later, the scales of x, [group][token].
   static constexpr int kPartSlots = kRowTiles * kPairs == 1 && kPerScale == 4 ? 4 : 2;
   static constexpr int kSumBytes = kGroups * kRowTiles * 2 * 512,
