@@ -88,7 +88,7 @@ struct Matmul {
   /// kInt8 x: its scales, [m] or, with x_groups, [m, groups]. Float x is quantized by the kernel the same way.
   const float* x_scales = nullptr;
   bool x_groups = false;
-  int64_t spread = 0, x_k = 0;  // see MatmulShape
+  int64_t spread = 0, x_k = 0;         // see MatmulShape
   std::array<uint32_t, 4> table = {};  // codebooks whose entries are integers of 8 bits: these
   void* y = nullptr;  // [m, ldy]
   Element y_element = Element::kF32;
@@ -108,8 +108,8 @@ struct MatmulShape {
   bool offsets = false;
   bool x_groups = false;         // scales of x per group
   int64_t groups_per_scale = 1;  // see Weight
-  /// Not 0: so many columns share a scale of x and one of the weights, which have them in groups_per_scale groups, zeros
-  /// behind them (k counts these). x has x_k columns, and scales as without.
+  /// Not 0: so many columns share a scale of x and one of the weights, which have them in groups_per_scale groups, with
+  /// zeros behind them that k counts. x has x_k columns, and scales as without.
   int64_t spread = 0, x_k = 0;
 };
 

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "format/registry.h"
+#include "ops/device_codes.h"
 #include "ops/matmul.h"
 
 namespace lowbit {
@@ -151,32 +152,11 @@ int64_t wide_group(FormatId format, int64_t n, int64_t k, const Groups& g, bool 
   if (!g.x_groups || g.groups <= 1 || g.groups_per_scale != 1 || g.group % 32 == 0 || g.group > 128) return 0;
   if (offsets || options.fallback || format_info(format).kind == ValueKind::kFloat) return 0;
   const int64_t wide = g.group < 32 ? 32 : g.group < 64 ? 64 : 128;
-  const KernelPair pair =
-      choose_kernels(format, Activation::kInt8, wide_shape(1, n, k, g, wide), options);
+  const KernelPair pair = choose_kernels(format, Activation::kInt8, wide_shape(1, n, k, g, wide), options);
   return pair.few != nullptr && pair.few->instance != nullptr ? wide : 0;
 }
 std::string about_wide(int64_t group, int64_t wide) {
   return wide == 0 ? "" : "; groups of " + std::to_string(group) + " columns take the room of " + std::to_string(wide);
-}
-
-/// Rows of codes with groups of `wide` columns in place of `group`, `columns` in all.
-Result<Buffer> widen(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool) {
-  const int64_t stride = row_bytes(w.format, columns);
-  LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(w.n * stride, "weight codes"));
-  const auto widen_rows = [&](int64_t begin, int64_t end, int) {
-    std::vector<uint8_t> codes(static_cast<size_t>(w.k)), apart(static_cast<size_t>(columns));
-    for (int64_t r = begin; r < end; ++r) {
-      format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
-      for (int64_t k = 0; k < w.k; k += group)
-        std::copy_n(codes.begin() + k, std::min(group, w.k - k), apart.begin() + k / group * wide);
-      format_ops(w.format).pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
-    }
-  };
-  if (pool != nullptr)
-    pool->parallel_for(w.n, 16, widen_rows);
-  else
-    widen_rows(0, w.n, 0);
-  return out;
 }
 
 /// Whether sums of a table's values are sums of integers: with int8 activations they have the same bits then.
@@ -191,9 +171,8 @@ bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
   const FormatId format = format_info(w.format).expanded;
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
   if (wide_group(format, w.n, w.k, g, offsets, options) > 0) return true;
-  const KernelPair pair =
-      choose_kernels(format, options.activation,
-                     {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale}, options);
+  const KernelPair pair = choose_kernels(
+      format, options.activation, {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale}, options);
   return pair.few != nullptr && pair.few->instance != nullptr;
 }
 
@@ -207,28 +186,9 @@ FormatId format_on_device(const QTensor& w, const DeviceMatmulOptions& options) 
 constexpr const char* kFloatTable = "values of a table";
 /// Without kernels that sum integers where sums are of floats.
 DeviceMatmulOptions options_for(const QTensor& w, DeviceMatmulOptions options) {
-  options.fallback = options.fallback || (format_info(w.format).kind == ValueKind::kTable && !sums_integers(w, options));
+  options.fallback =
+      options.fallback || (format_info(w.format).kind == ValueKind::kTable && !sums_integers(w, options));
   return options;
-}
-
-/// A weight of a table of integers with these as its codes.
-Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool) {
-  QTensor out = w;
-  out.format = FormatId::kInt8;
-  out.codebook.clear();
-  LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * w.k, "weight codes"));
-  const auto look_up = [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      uint8_t* const codes = out.codes.as<uint8_t>() + r * w.k;
-      format_ops(w.format).unpack(w.row(r), 0, w.k, codes);
-      for (int64_t i = 0; i < w.k; ++i) codes[i] = static_cast<uint8_t>(static_cast<int8_t>(w.codebook[codes[i]]));
-    }
-  };
-  if (pool != nullptr)
-    pool->parallel_for(w.n, 16, look_up);
-  else
-    look_up(0, w.n, 0);
-  return out;
 }
 
 Result<Buffer> allocate_in(Arena* arena, int64_t bytes, const char* what) {
@@ -336,7 +296,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.reason_ += about_wide(g.group, plan.wide_);
   if (plan.wide_ > 0) {
     const int64_t columns = plan.kernel_k();
-    LOWBIT_TRY_ASSIGN(const Buffer rows, widen(w, g.group, plan.wide_, columns, options.pool));
+    LOWBIT_TRY_ASSIGN(const Buffer rows, widen_groups(w, g.group, plan.wide_, columns, options.pool));
     LOWBIT_TRY(plan.upload_rows(rows.as<uint8_t>(), row_bytes(w.format, columns), options.arena));
   } else {
     LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
@@ -462,19 +422,18 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   const FormatId format = format_on_device(w, options);
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
   const int64_t wide = wide_group(format, w.n, w.k, g, offsets, options);
-  const cuda::MatmulShape shape = wide > 0 ? wide_shape(1, w.n, w.k, g, wide)
-                                           : cuda::MatmulShape{1,       w.n,        w.k, g.group, g.groups,
-                                                               offsets, g.x_groups, g.groups_per_scale};
+  const cuda::MatmulShape shape =
+      wide > 0 ? wide_shape(1, w.n, w.k, g, wide)
+               : cuda::MatmulShape{1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale};
   const KernelPair pair = choose_kernels(format, activation, shape, options);
   if (pair.few == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
   const std::string scaling = dense ? "" : scaling_name(w.scaling);
   const int64_t x_group = g.x_groups ? g.group : 0;
   const std::string reason = options.fallback != wanted.fallback ? kFloatTable : pair.reason;
-  return DeviceKernelChoice{
-      full_name(*pair.few, scaling, x_group),
-      reason + about_many(pair, shape, scaling, x_group) + about_wide(g.group, wide) +
-          about_expanded(w.format, pair.few->format)};
+  return DeviceKernelChoice{full_name(*pair.few, scaling, x_group), reason + about_many(pair, shape, scaling, x_group) +
+                                                                        about_wide(g.group, wide) +
+                                                                        about_expanded(w.format, pair.few->format)};
 }
 
 }  // namespace lowbit

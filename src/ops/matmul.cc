@@ -186,8 +186,7 @@ int64_t x_group_of(const QTensor& w, int64_t activation_group) {
 }
 
 bool has_integers_alone(const QTensor& w) {
-  return std::ranges::all_of(w.codebook,
-                             [](float v) { return v == std::nearbyint(v) && v >= -128 && v <= 127; });
+  return std::ranges::all_of(w.codebook, [](float v) { return v == std::nearbyint(v) && v >= -128 && v <= 127; });
 }
 
 std::string why_float_sums(const QTensor& w, int64_t activation_group) {

@@ -59,17 +59,16 @@ HalfStepArgs args_of(const StepProducts& call) {
   return a;
 }
 
-/// What depends on the stored bits: stages of a tile and of pairs, bytes of a batch, and the kernels.
+/// A form of the kernel, by its stored bits: stages of a tile and of pairs, bytes of a batch, and the kernels.
 struct HalfStepForm {
   int stages[2], batch_bytes;
   void (*kernels[2][2])(HalfStepArgs);  // [bf16][pairs]
 };
 template <int Bits>
-constexpr HalfStepForm kHalfStepForm = {
-    {kHalfStages<Bits, 1>, kHalfStages<Bits, 2>},
-    HalfBatch<Bits>::kBytes,
-    {{&multiply_half_step<Bits, false, 1>, &multiply_half_step<Bits, false, 2>},
-     {&multiply_half_step<Bits, true, 1>, &multiply_half_step<Bits, true, 2>}}};
+constexpr HalfStepForm kHalfStepForm = {{kHalfStages<Bits, 1>, kHalfStages<Bits, 2>},
+                                        HalfBatch<Bits>::kBytes,
+                                        {{&multiply_half_step<Bits, false, 1>, &multiply_half_step<Bits, false, 2>},
+                                         {&multiply_half_step<Bits, true, 1>, &multiply_half_step<Bits, true, 2>}}};
 const HalfStepForm& form_of(const StepProducts& call) {
   const int bits = bits_of(call).bits;
   return bits == 2 ? kHalfStepForm<2> : bits == 4 ? kHalfStepForm<4> : kHalfStepForm<8>;

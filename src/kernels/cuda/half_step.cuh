@@ -27,7 +27,10 @@ inline constexpr int kHalfResults = 16 * kMostStepRows;  // of a warp and tile
 
 /// Rounds that are under way.
 template <int Bits, int kTiles>
-inline constexpr int kHalfStages = (Bits == 2 ? 6 : Bits == 4 ? 4 : 3) - (kTiles == 2 ? 1 : 0);
+inline constexpr int kHalfStages = (Bits == 2   ? 6
+                                    : Bits == 4 ? 4
+                                                : 3) -
+                                   (kTiles == 2 ? 1 : 0);
 
 struct HalfPart {
   const uint8_t* tiles;

@@ -25,8 +25,9 @@ bool has_row_scales(const ProductArgs& args) { return args.weight_groups == 1 &&
 
 /// One token streams where lanes that pass a group's sum on have whole groups.
 bool streams(const ProductArgs& args) {
-  return args.m == 1 && ((has_row_scales(args) && !args.looks_up) || (args.per_scale <= kStepGemvXGroups &&
-                                                  std::has_single_bit(static_cast<unsigned>(args.per_scale))));
+  return args.m == 1 &&
+         ((has_row_scales(args) && !args.looks_up) ||
+          (args.per_scale <= kStepGemvXGroups && std::has_single_bit(static_cast<unsigned>(args.per_scale))));
 }
 
 /// How warps share K: an even number of batches of a warp at a time, which hold whole groups.
@@ -129,9 +130,10 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
 
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
-  return part.x_groups && part.spread == 0 && w.groups > 1 && w.group == kActivationGroupColumns && w.offsets == nullptr &&
-         w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
-         part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
+  return part.x_groups && part.spread == 0 && w.groups > 1 && w.group == kActivationGroupColumns &&
+         w.offsets == nullptr && w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale &&
+         part.m == call.parts[0].m && part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) &&
+         w.k <= (1 << 20);
 }
 
 template <int Bits, int kTiles>

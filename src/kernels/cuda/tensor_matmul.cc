@@ -122,7 +122,7 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
 
 MatmulShape shape_of(const Matmul& call) {
   const Weight& w = call.w;
-  return {call.m,      w.n,  w.k,      w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale,
+  return {call.m,      w.n,     w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale,
           call.spread, call.x_k};
 }
 
@@ -130,15 +130,18 @@ MatmulShape shape_of(const Matmul& call) {
 
 struct Int8Workspace {
   int64_t ldq, scales, sums, bytes;
+  int64_t wide, wide_scales;  // MatmulShape::spread: codes and scales as the kernel wants them
 };
 Int8Workspace int8_workspace(const MatmulShape& s, Element x) {
   Int8Workspace at{};
-  at.ldq = round_up(std::max<int64_t>(s.k, 1), 64);
-  const bool quantize = x != Element::kInt8;
+  const bool quantize = x != Element::kInt8, spreads = s.spread > 0;
+  at.ldq = round_up(std::max<int64_t>(spreads ? s.x_k : s.k, 1), 64);
+  const int64_t scales = spreads ? ceil_div(s.x_k, s.spread) : s.x_groups ? s.groups : 1;
   at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
-  at.sums = at.scales + (quantize ? round_up(4 * s.m * (s.x_groups ? s.groups : 1), 256) : 0);
+  at.sums = at.wide = at.scales + (quantize ? round_up(4 * s.m * scales, 256) : 0);
+  at.wide_scales = at.wide + (spreads ? round_up(s.m * s.k, 256) : 0);
   const int64_t per_scale = std::max<int64_t>(1, activation_groups_per_scale(s));
-  at.bytes = at.sums + (s.offsets ? 4 * s.m * ceil_div(s.groups, per_scale) : 0);
+  at.bytes = at.wide_scales + (spreads ? 4 * s.m * s.groups : s.offsets ? 4 * s.m * ceil_div(s.groups, per_scale) : 0);
   return at;
 }
 
@@ -151,35 +154,26 @@ GemmProblem int8_problem(FormatId format, const Matmul& call) {
   return p;
 }
 
-/// MatmulShape::spread: codes and scales that come as floats, then both as the kernel wants them.
-struct SpreadWorkspace {
-  int64_t ldq, scales, wide, wide_scales, bytes;
-};
-SpreadWorkspace spread_workspace(const MatmulShape& s, Element x) {
-  SpreadWorkspace at{};
-  at.ldq = round_up(std::max<int64_t>(s.x_k, 1), 64);
-  const bool quantize = x != Element::kInt8;
-  at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
-  at.wide = at.scales + (quantize ? round_up(4 * s.m * ceil_div(s.x_k, s.spread), 256) : 0);
-  at.wide_scales = at.wide + round_up(s.m * s.k, 256);
-  at.bytes = at.wide_scales + 4 * s.m * s.groups;
-  return at;
-}
-
-/// As many rows at a time as a kernel takes.
+/// MatmulShape::spread: as many rows at a time as a kernel takes.
 Status run_spread(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
-  const SpreadWorkspace at = spread_workspace(shape_of(call), call.x_element);
+  const Int8Workspace at = int8_workspace(shape_of(call), call.x_element);
   const auto stream = as_stream(call.stream);
-  SpreadCodes spread{static_cast<const int8_t*>(call.x), call.x_scales, call.m, call.x_k, call.ldx, call.spread,
-                     w.groups_per_scale * kActivationGroupColumns, w.k};
+  SpreadCodes spread{static_cast<const int8_t*>(call.x),
+                     call.x_scales,
+                     call.m,
+                     call.x_k,
+                     call.ldx,
+                     call.spread,
+                     w.groups_per_scale * kActivationGroupColumns,
+                     w.k};
   spread.to = reinterpret_cast<int8_t*>(call.workspace + at.wide);
   spread.to_scales = reinterpret_cast<float*>(call.workspace + at.wide_scales);
   if (call.x_element != Element::kInt8) {
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales);
-    LOWBIT_TRY(check_cuda(launch_quantize(call.x, call.x_element, call.m, call.x_k, call.ldx, call.spread, codes, at.ldq,
-                                          scales, call.overlap, stream),
+    LOWBIT_TRY(check_cuda(launch_quantize(call.x, call.x_element, call.m, call.x_k, call.ldx, call.spread, codes,
+                                          at.ldq, scales, call.overlap, stream),
                           "quantize activations"));
     spread.codes = codes, spread.scales = scales, spread.ldx = at.ldq;
   }
@@ -191,8 +185,8 @@ Status run_spread(FormatId format, const Matmul& call) {
     p.m = std::min(kSpreadRows, call.m - m0);
     p.x = spread.to + m0 * w.k, p.x_scale = spread.to_scales + m0 * w.groups;
     p.y = static_cast<uint8_t*>(call.y) + m0 * call.ldy * element_bytes(call.y_element);
-    LOWBIT_TRY(status_of(gemm_activation_groups_as(p, w.groups_per_scale,
-                                                   static_cast<ActivationGroupTile>(call.instance), stream)));
+    LOWBIT_TRY(status_of(
+        gemm_activation_groups_as(p, w.groups_per_scale, static_cast<ActivationGroupTile>(call.instance), stream)));
   }
   return {};
 }
@@ -325,7 +319,6 @@ Status tensor_relayout(FormatId format, Activation activation, const uint8_t* fr
 }
 
 int64_t tensor_workspace(Activation activation, const MatmulShape& s, Element x) {
-  if (s.spread > 0) return spread_workspace(s, x).bytes;
   if (activation == Activation::kInt8) return int8_workspace(s, x).bytes;
   return x == Element::kF32 ? split_workspace(s.m, s.n, s.k).bytes : 0;
 }

@@ -39,7 +39,8 @@ struct ActivationGroupTileOf {
 
   // A stage: x, weights, scales of x [activation group][token]. Scales of the weights have stages of their own.
   static constexpr int kStages = 4, kGroups = 4 * kKWarps;
-  static constexpr int kWeightBlock = kRows * 16 * stored_width(kBits), kXBlock = kTokens * 128, kXScaleRow = kTokens + 4;
+  static constexpr int kWeightBlock = kRows * 16 * stored_width(kBits), kXBlock = kTokens * 128,
+                       kXScaleRow = kTokens + 4;
   static constexpr int kWeightsAt = kKWarps * kXBlock, kXScalesAt = kWeightsAt + kKWarps * kWeightBlock;
   static constexpr int kStageBytes = (kXScalesAt + kGroups * kXScaleRow * 4 + 1023) / 1024 * 1024;
   // Scales of the groups that end in a stage, at most; one more than stages may be in use.

@@ -225,7 +225,8 @@ struct StreamWarp {
               t[c] = v;
             } else {
               const float by = xs[2 * half + (c & 1)][step];
-              t[c] = S::kWhole || step % kEach == 0 ? __fmul_rn(v, by) : __fmaf_rn(v, by, t[c]);  // no -0: v = +0 where by = 0
+              const bool begins = S::kWhole || step % kEach == 0;
+              t[c] = begins ? __fmul_rn(v, by) : __fmaf_rn(v, by, t[c]);  // no -0: v = +0 where by = 0
             }
           }
           if ((step + 1) % kEach == 0)
@@ -262,7 +263,8 @@ struct StreamWarp {
       uint32_t a[S::kRowTiles][16];
 #pragma unroll
       for (int q = 0; q < S::kRowTiles; ++q)
-        StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q, a[q]);
+        StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q,
+                                       a[q]);
 #pragma unroll
       for (int pair = 0; pair < S::kPairs; ++pair) {
         barrier_wait(barriers.empty(part), part_phase);
@@ -296,8 +298,8 @@ template <class S>
 struct LaterScaled {
   float sums[2], acc[2];  // of a group of the weights; of the groups before it
   int left;               // activation groups until its end
-  /// Those of up to kStreamWarps warps' blocks of K, the first of which is `first`; `at`: where the thread's lie in a
-  /// part. A part's are loaded before the ones in front of it are added.
+  /// Adds the sums of up to kStreamWarps warps' blocks of K, the first of which is `first`; `at`: where those of the
+  /// thread lie in a part. A part's are loaded before the ones in front of it are added.
   __device__ __forceinline__ void add(const ActivationGroupStreamArgs& p, const uint8_t* parts, int at, int token,
                                       const float* scales, int first) {
     const int blocks = min(kStreamWarps, p.k_blocks - first);
@@ -358,7 +360,7 @@ __device__ __forceinline__ void accumulate_stream(const ActivationGroupStreamArg
         barrier_wait(barriers.full(part), phase);
         if constexpr (S::kPerScale == 0)
           later[pair].add(p, shared + S::kPartsAt + part * S::kPartSlot, thread * kWidth * 4, token, scales,
-                             round * kStreamWarps);
+                          round * kStreamWarps);
 #pragma unroll 8
         for (int g = 0; S::kPerScale != 0 && g < groups; ++g) {
           const uint8_t* const from = parts + part * S::kPartSlot + g * (S::kRowTiles * 2 * 512);

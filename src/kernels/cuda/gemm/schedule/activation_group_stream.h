@@ -38,8 +38,8 @@ struct ActivationGroupStreamOf {
   static constexpr int kGroups = kPerScale == 0 ? 4 : 4 / kPerScale;  // sums of an output in a block of K
   static_assert(kPerScale == 0 ? kRowTiles == 1 : 4 % kPerScale == 0);
 
-  // Weights: blocks of K of a warp. A lane copies and reads the same bytes.
-  static constexpr int kLaneBytes = 4 * stored_width(kBits), kCopy = kLaneBytes < 16 ? kLaneBytes : 16;  // of a batch; of a copy
+  // Weights: blocks of K of a warp. A lane copies and reads the same bytes, kCopy at once and kLaneBytes of a batch.
+  static constexpr int kLaneBytes = 4 * stored_width(kBits), kCopy = kLaneBytes < 16 ? kLaneBytes : 16;
   static constexpr int kWeightBytes = 2 * kRowTiles * 32 * kLaneBytes;
   static constexpr int kWide = kBits == 8 ? 2 : 1;
   static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? 12

@@ -68,7 +68,8 @@ struct FragmentOrder {
     // int8: the code's top bit lies at the top of a byte, so that masking alone gives value * 2^(8 - Bits);
     // halves: register `nth` is (word >> Bits * nth) & mask in both halves.
     const int shift = Bits == kTable ? 16 * nth + 4 * part
-                      : XBytes == 1  ? 8 * part + 8 - Bits * (nth + 1) : 16 * part + Bits * nth;
+                      : XBytes == 1  ? 8 * part + 8 - Bits * (nth + 1)
+                                     : 16 * part + Bits * nth;
     return {at.row, at.k, shift};
   }
   /// Two planes: register `nth` of a batch is bits nth, nth + 8, nth + 16, nth + 24 of the word of each plane.

@@ -56,7 +56,8 @@ __global__ void relayout(const Order o, Rows rows, int64_t k_blocks, int64_t wor
   const int64_t index = w / o.pack_words, panel = index / (kPanelPacks * k_blocks);
   const int64_t n0 = panel * kPanelRows + index % kPanelPacks * kPackRows;
   const int64_t k0 = index / kPanelPacks % k_blocks * o.pack_k;
-  const int in_pack = int(w % o.pack_words), width = stored_width(o.stored.bits), fields = o.stored.bits == kTwoPlanes ? 32 : 32 / width;
+  const int in_pack = int(w % o.pack_words), width = stored_width(o.stored.bits),
+            fields = o.stored.bits == kTwoPlanes ? 32 : 32 / width;
   const uint32_t mask = 0xffffffffu >> (32 - width);
   uint32_t word = 0;
 #pragma unroll 1
