@@ -62,9 +62,9 @@ TEST(DeviceMatmulConformance, OddGroupsAndTables) {
   int bad = 0;
   for (const FormatId format : {FormatId::kInt8, FormatId::kInt4, FormatId::kInt3, FormatId::kInt2,
                                 FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kTrellis2})
-    for (const int64_t group : {20, 32, 40, 48, 64, 72, 192})
+    for (const int64_t group : {20, 32, 40, 48, 64, 72, 128, 192})
       for (const int64_t m : {1, 2, 7, 16, 17, 33, 70})
-        for (const auto& [n, k] : {std::pair{70, 203}, {300, 640}, {40, 1152}}) {
+        for (const auto& [n, k] : {std::pair{70, 203}, {300, 640}, {40, 1152}, {20, 4096}}) {
           DeviceCase d;
           d.c.format = format;
           d.c.scaling.k_block = group;

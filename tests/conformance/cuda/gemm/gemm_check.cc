@@ -252,6 +252,10 @@ void run_streams(Tally& tally) {
     wanted.push_back(data.back()->output());
   }
   ++tally.cases;
+  const ActivationGroupTile chosen = choose_activation_groups(parts.front(), c.per_scale, running_arch(), 132, 232448);
+  if (running_arch() == 90 && is_stream(chosen) &&
+      gemm_activation_groups_stream(parts, c.per_scale, chosen, nullptr) != GemmStatus::kOk)
+    ++tally.failures, std::printf("FAIL %s: the stream that was chosen does not run\n", c.text().c_str());
   for (const ActivationGroupTile tile : kTiles)
     for (int launch = 0; launch < 4; ++launch) {
       for (const auto& one : data)

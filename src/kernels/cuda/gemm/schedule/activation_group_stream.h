@@ -42,7 +42,7 @@ struct ActivationGroupStreamOf {
   static constexpr int kLaneBytes = 4 * stored_width(kBits), kCopy = kLaneBytes < 16 ? kLaneBytes : 16;
   static constexpr int kWeightBytes = 2 * kRowTiles * 32 * kLaneBytes;
   static constexpr int kWide = kBits == 8 ? 2 : 1;
-  static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? 12
+  static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? (kPerScale == 0 && stored_width(kBits) == 4 ? 8 : 12)
                                        : kRowTiles * kPairs == 4 ? 4
                                                                  : (kPerScale == 4 ? 6 : 4)) /
                                       kWide;
@@ -62,6 +62,7 @@ struct ActivationGroupStreamOf {
                        kBarriersAt = kScalesAt + kScaleSlots * kStreamWarps * kScaleBytes,
                        kXAt =
                            (kBarriersAt + 8 * (kStreamWarps * kMostStreamXSlots + 2 * kPartSlots) + 1023) / 1024 * 1024;
+  static_assert(kXAt + 2 * kStreamWarps * (kXBytes + kXScaleBytes) <= 227 << 10, "x is refilled in two slots");
 };
 /// Of x and its scales, in a slot of all warps.
 inline constexpr int stream_x_bytes(int tokens) { return kStreamWarps * tokens * (128 + 16); }
