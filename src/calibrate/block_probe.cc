@@ -50,6 +50,7 @@ Result<BlockProbe> BlockProbe::make(const WeightSource& source, const Engine& en
   dequantize_rows(norm, 0, 1, p.norm_.data());
   LOWBIT_TRY_ASSIGN(const QTensor head, source.load(weight_name(p.spec_.head.name)));
   LOWBIT_TRY_ASSIGN(p.head_, head_plan(head, engine));
+  source.release(weight_name(p.spec_.head.name));
   for (int64_t b = 0; b < p.spec_.block_count(); ++b) {
     LOWBIT_TRY_ASSIGN(auto block, SourceBlock::load(source, p.spec_, b, *p.backend_, *engine.pool));
     block->drop_tensors();  // all of them would take the model's room once more

@@ -30,7 +30,7 @@ Result<std::shared_ptr<SourceBlock>> SourceBlock::load(const WeightSource& sourc
                                                        Backend& backend, ThreadPool& pool) {
   ModelSpec one = spec;
   one.blocks = {spec.blocks[static_cast<size_t>(index)]};
-  std::shared_ptr<SourceBlock> block(new SourceBlock(std::move(one), index));
+  std::shared_ptr<SourceBlock> block(new SourceBlock(source, std::move(one), index));
   block->weights_.blocks.resize(1);
   const LostPages lost;
   TensorLoader tensors(source, backend, pool, [&](const std::string& name, QTensor w) -> Status {
@@ -47,6 +47,11 @@ Result<std::shared_ptr<SourceBlock>> SourceBlock::load(const WeightSource& sourc
   LOWBIT_TRY(lost.status(source.path()));
   block->steps_ = block_steps(block->spec_, block->weights_);
   return block;
+}
+
+void SourceBlock::drop_tensors() {
+  for (const auto& [name, w] : tensors_) source_->release(name);
+  tensors_.clear();
 }
 
 const QTensor* SourceBlock::tensor(const std::string& name) const {

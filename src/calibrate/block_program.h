@@ -16,7 +16,7 @@
 namespace lowbit {
 
 /// A block's weights as the source has them, for products with f32 rows. Each tensor is decoded once: what is prepared
-/// for the backend is what fits see. Steps point into it, so it stays where it is.
+/// for the backend is what fits see. Steps point into it, so it stays where it is. The source must outlive it.
 class SourceBlock {
  public:
   /// Errors: those of TensorLoader; kCorrupt (pages of the file were lost).
@@ -24,6 +24,7 @@ class SourceBlock {
                                                    Backend& backend, ThreadPool& pool);
   SourceBlock(const SourceBlock&) = delete;
   SourceBlock& operator=(const SourceBlock&) = delete;
+  ~SourceBlock() { drop_tensors(); }
 
   int64_t index() const { return index_; }         // in the model
   const ModelSpec& spec() const { return spec_; }  // of a model of this block alone
@@ -34,13 +35,16 @@ class SourceBlock {
   std::string name(const LinearSpec& linear) const { return weight_name(index_, linear.name); }
   /// A decoded tensor, valid until drop_tensors(); null: not a tensor of this block.
   const QTensor* tensor(const std::string& name) const;
-  void drop_tensors() { tensors_.clear(); }
+  /// And the file's pages that they borrow.
+  void drop_tensors();
   /// [n] or empty.
   std::vector<float> bias_of(const LinearSpec& linear) const;
 
  private:
-  SourceBlock(ModelSpec spec, int64_t index) : spec_(std::move(spec)), index_(index) {}
+  SourceBlock(const WeightSource& source, ModelSpec spec, int64_t index)
+      : source_(&source), spec_(std::move(spec)), index_(index) {}
 
+  const WeightSource* source_;
   ModelSpec spec_;
   int64_t index_;
   ModelWeights weights_;

@@ -9,9 +9,11 @@
 
 #include "base/sha256.h"
 #include "base/try.h"
+#include "calibrate/text_room.h"
 #include "io/mapped_file.h"
 #include "model/model_spec.h"
 #include "model/source_tokenizer.h"
+#include "text/utf8.h"
 
 namespace lowbit {
 namespace {
@@ -32,9 +34,9 @@ std::vector<TokenId> cut_sequences(std::span<const TokenId> tokens, int64_t sequ
   return out;
 }
 
-/// The tokens' embeddings.
+/// The tokens' embeddings. `most_between`: as HiddenStates::make().
 Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, const std::vector<TokenId>& tokens,
-                           int64_t context, Backend& backend) {
+                           int64_t context, Backend& backend, int64_t most_between = HiddenStates::kAnyBytes) {
   const std::string name = weight_name(spec.embedding);
   const int64_t hidden = spec.hidden_size;
   LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(name));
@@ -42,8 +44,8 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
     return fail(ErrorCode::kShapeMismatch, name, fmt::format("rows of {}", embedding.k),
                 fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
   const auto length = static_cast<size_t>(context);
-  LOWBIT_TRY_ASSIGN(HiddenStates states,
-                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length), context, hidden));
+  LOWBIT_TRY_ASSIGN(HiddenStates states, HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length),
+                                                            context, hidden, most_between));
   std::vector<float> rows(length * static_cast<size_t>(embedding.k));
   for (size_t first = 0; first < tokens.size(); first += length) {
     for (size_t i = 0; i < length; ++i) {
@@ -55,6 +57,7 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
     }
     LOWBIT_TRY(states.write(static_cast<int64_t>(first), rows));
   }
+  source.release(name);
   return states;
 }
 
@@ -77,8 +80,23 @@ int64_t held_out(int64_t wanted, int64_t available) {
   return available >= 2 * kLeastHeldOut ? spare : 0;
 }
 
+/// Refuses what is no text, as a model's own file. A few broken characters do no harm.
+Status check_is_text(const std::string& file, const std::string& text) {
+  constexpr size_t kBytesPerBroken = 100;
+  size_t broken = 0;
+  for (size_t at = 0; at < text.size();) {
+    const int length = text[at] == '\0' ? 0 : text::decode_utf8(text, at).length;
+    broken += length == 0;
+    at += static_cast<size_t>(std::max(length, 1));
+  }
+  if (broken <= text.size() / kBytesPerBroken) return {};
+  return fail(ErrorCode::kInvalidArgument, file, fmt::format("{} of {} bytes in no character", broken, text.size()),
+              "a text in UTF-8");
+}
+
 Result<CalibrationSequences> cut_text(const WeightSource& source, const CalibrationOptions& options, int64_t context) {
   LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
+  LOWBIT_TRY(check_is_text(options.file, text));
   LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
   LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
   const auto have = static_cast<int64_t>(tokens.size());
@@ -138,23 +156,38 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   LOWBIT_TRY_ASSIGN(c.spec_, executable_spec_of(source));
   LOWBIT_TRY(check_inputs(c.spec_));
   c.context_ = std::min(options.context, c.spec_.longest_context());
-  LOWBIT_TRY_ASSIGN(const CalibrationSequences text, options.sequences.empty() ? cut_text(source, options, c.context_)
-                                                                               : given_sequences(options, c.context_));
+  LOWBIT_TRY_ASSIGN(CalibrationSequences text, options.sequences.empty() ? cut_text(source, options, c.context_)
+                                                                         : given_sequences(options, c.context_));
   c.sequences_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
   c.text_sha256_ = text.sha256;
   c.first_tokens_.assign(text.fitted.begin(), text.fitted.begin() + c.context_);
+  c.fitted_tokens_ = std::move(text.fitted);
+  c.asymmetric_ = asymmetric;
   LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
-  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
-  if (asymmetric) {
-    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
-  }
   LOWBIT_TRY_ASSIGN(HiddenStates kept_source, embed(source, c.spec_, text.held, c.context_, *c.backend_));
   LOWBIT_TRY_ASSIGN(HiddenStates kept_quantized, embed(source, c.spec_, text.held, c.context_, *c.backend_));
   c.held_out_ = HeldOut(text.held, c.context_, std::move(kept_source), std::move(kept_quantized), text.was_seen);
   return c;
 }
 
-Result<std::vector<float>> Calibration::first_rows(int64_t n) const {
+/// They are most of what a text takes, so formats are searched without them.
+Status Calibration::have_states() {
+  if (!states_.empty()) return {};
+  int64_t most_between = HiddenStates::kAnyBytes;
+  if (engine_->gpu < 0) {
+    const auto rows = static_cast<int64_t>(fitted_tokens_.size() + held_out_.tokens().size());
+    most_between = room_for_text(*source_, 2 * rows * spec_.hidden_size * int64_t(sizeof(float)));
+  }
+  LOWBIT_TRY_ASSIGN(states_, embed(*source_, spec_, fitted_tokens_, context_, *backend_, most_between));
+  if (asymmetric_) {
+    LOWBIT_TRY_ASSIGN(source_states_, embed(*source_, spec_, fitted_tokens_, context_, *backend_));
+  }
+  fitted_tokens_ = {};
+  return {};
+}
+
+Result<std::vector<float>> Calibration::first_rows(int64_t n) {
+  LOWBIT_TRY(have_states());
   std::vector<float> rows(static_cast<size_t>(n * spec_.hidden_size));
   LOWBIT_TRY(states_.read(0, rows));
   return rows;
@@ -169,6 +202,7 @@ Status Calibration::begin(int64_t block) {
 }
 
 Status Calibration::begin(std::shared_ptr<const SourceBlock> block) {
+  LOWBIT_TRY(have_states());
   block_ = std::move(block);
   compared_ = false;
   source_program_ = std::make_unique<BlockProgram>(block_, *backend_, *engine_->pool);
@@ -182,7 +216,7 @@ Status Calibration::begin(std::shared_ptr<const SourceBlock> block) {
     return {};
   };
   LOWBIT_TRY(make_room(room_));
-  return source_states_.empty() ? Status{} : make_room(source_room_);
+  return asymmetric_ ? make_room(source_room_) : Status{};
 }
 
 /// Hands the Hessian of an input to every weight that reads it.
@@ -247,6 +281,17 @@ Status Calibration::replace(const std::string& name, const QTensor& w) {
   return {};  // not executed
 }
 
+const HeldOut& Calibration::finish() {
+  program_.reset();
+  source_program_.reset();
+  block_.reset();
+  room_.reset();
+  source_room_.reset();
+  states_ = {};
+  source_states_ = {};
+  return held_out_;
+}
+
 Status Calibration::advance(const RowUse& use) {
   std::vector<float> host;
   const RowUse in_host_memory = [&](InputRole role, const float* x, int64_t m, int64_t k) -> Status {
@@ -257,8 +302,7 @@ Status Calibration::advance(const RowUse& use) {
     return use(role, host.data(), m, k);
   };
   LOWBIT_TRY(states_.run(*program_, *room_, kBlockSteps, report(), use ? in_host_memory : RowUse()));
-  if (!source_states_.empty() && !compared_)
-    LOWBIT_TRY(source_states_.run(*source_program_, *source_room_, kBlockSteps));
+  if (asymmetric_ && !compared_) LOWBIT_TRY(source_states_.run(*source_program_, *source_room_, kBlockSteps));
   return held_out_.advance(*source_program_, *program_, *room_);
 }
 

@@ -36,8 +36,8 @@ class Calibration {
   int64_t blocks() const { return spec_.block_count(); }
   int64_t tokens() const { return sequences_ * context_; }
   int64_t context() const { return context_; }
-  /// The first n hidden states of the first sequence, before the next block. n <= context().
-  Result<std::vector<float>> first_rows(int64_t n) const;
+  /// The first n hidden states of the first sequence, before the next block. n <= context(). Errors: as begin().
+  Result<std::vector<float>> first_rows(int64_t n);
   /// Its tokens.
   const std::vector<TokenId>& first_tokens() const { return first_tokens_; }
   const std::string& text_sha256() const { return text_sha256_; }
@@ -47,12 +47,13 @@ class Calibration {
   /// Called now and then in what runs a block with the share of the call that is done; false stops it with kCancelled.
   void set_progress(std::function<bool(double share)> progress) { progress_ = std::move(progress); }
   /// Before the first block: fits will see the quantized states alone.
-  void drop_source() { source_states_ = {}; }
+  void drop_source() { asymmetric_ = false; }
 
   // Blocks go by in their order. For each of them: begin(); measure(), or measure_input() for one input after the
   // other; replace() for what was fitted, before the next input is measured; advance().
 
-  /// Loads a block, or takes one that is loaded. Errors: those of SourceBlock::load(), kOutOfMemory.
+  /// Loads a block, or takes one that is loaded; before the first of them the text's hidden states are made. Errors:
+  /// those of SourceBlock::load(), kOutOfMemory.
   Status begin(int64_t block);
   Status begin(std::shared_ptr<const SourceBlock> block);
   /// A tensor of the block as the source has it, decoded; null: it has no such tensor.
@@ -69,8 +70,11 @@ class Calibration {
   /// Runs what is left of the block, and the held-out sequences through it; what comes out is what the next block will
   /// see. `use` sees the inputs of its layers, in host memory.
   Status advance(const RowUse& use = {});
+  /// After the last block: the held-out sequences, all that stays in memory.
+  const HeldOut& finish();
 
  private:
+  Status have_states();
   BeforeBatch report() const;
   HessianByWeight share(const InputSpec& input, InputHessian measured) const;
   Result<HessianByWeight> measure_with(const std::function<Status(const RowUse& use)>& run);
@@ -80,13 +84,15 @@ class Calibration {
   ModelSpec spec_;
   int64_t sequences_ = 0, context_ = 0;
   std::string text_sha256_;
+  std::vector<TokenId> fitted_tokens_;  // [sequences, context], until there are states
   std::vector<TokenId> first_tokens_;
+  bool asymmetric_ = false;
   std::function<bool(double)> progress_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<BatchRoom> source_room_, room_;
   HeldOut held_out_;
   HiddenStates states_;         // [sequences, context, hidden]: of the quantized blocks
-  HiddenStates source_states_;  // the same of the source's blocks; empty: not asymmetric
+  HiddenStates source_states_;  // the same of the source's blocks, if asymmetric
   BlockSpec room_for_;          // a block that the rooms were made for
   // State of the block that is under way.
   std::shared_ptr<const SourceBlock> block_;

@@ -48,6 +48,7 @@ Status choose_embedding_head(const WeightSource& source, const Recipe& recipe, c
       to.specs[matrix.name] = spec;
       if (divergence <= limit) break;
     }
+    source.release(matrix.name);
     to.embedding_head.push_back(std::move(choice));
   }
   return {};

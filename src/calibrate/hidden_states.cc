@@ -56,6 +56,9 @@ Slots live(const std::vector<Step>& steps, int step) {
   return needed(steps, step, static_cast<int>(steps.size())) | bit(kStream);
 }
 
+/// Whether nothing but the stream is needed before `step`.
+bool needs_stream_alone(const std::vector<Step>& steps, int step) { return live(steps, step) == bit(kStream); }
+
 bool attends(const std::vector<Step>& steps, int first, int last) {
   return std::any_of(steps.begin() + first, steps.begin() + last,
                      [](const Step& step) { return std::holds_alternative<AttentionStep>(step); });
@@ -87,12 +90,14 @@ double share_of(const RowRange& range, int64_t rows) {
 
 }  // namespace
 
-Result<HiddenStates> HiddenStates::make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden) {
+Result<HiddenStates> HiddenStates::make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden,
+                                        int64_t most_between) {
   HiddenStates states;
   states.backend_ = &backend;
   states.sequences_ = sequences;
   states.context_ = context;
   states.hidden_ = hidden;
+  states.most_between_ = most_between;
   LOWBIT_TRY_ASSIGN(states.stream_, backend.allocate_rows(sequences * context * hidden, "hidden states"));
   return states;
 }
@@ -116,6 +121,8 @@ Status HiddenStates::copy_from(const HiddenStates& other) {
     return backend_->upload(host, to, 0);
   };
   step_ = other.step_;
+  stream_step_ = other.stream_step_;
+  kept_ = other.kept_;
   LOWBIT_TRY(copy(other.stream_, stream_));
   return copy(other.between_, between_);
 }
@@ -138,15 +145,30 @@ Status HiddenStates::run_batch(BlockProgram& program, BatchRoom& room, const Ran
   return {};
 }
 
-Status HiddenStates::keep(const BlockProgram& program, BatchRoom& room, const Range& range) {
+int64_t HiddenStates::sequences_kept(const BlockProgram& program, const BatchRoom& room, int step) const {
+  int64_t kept = sequences_;
+  for (Slot slot = 0; slot < kModelSlots; ++slot)
+    if (slot != kStream && (live(program.steps(), step) & bit(slot)) != 0)
+      kept = std::min(kept, most_between_ / (context_ * room.width(slot) * int64_t(sizeof(float))));
+  return kept;
+}
+
+void HiddenStates::stopped_at(const BlockProgram& program, int step, int64_t kept) {
+  step_ = step == kBlockSteps ? 0 : step;
+  if (needs_stream_alone(program.steps(), step)) stream_step_ = step_;
+  kept_ = kept;
+}
+
+Status HiddenStates::keep(const BlockProgram& program, BatchRoom& room, const Range& range, int64_t kept) {
   const auto& steps = program.steps();
   const Slots slots = live(steps, range.last) & written(steps, range.first, range.last);
   for (Slot slot = 0; slot < kModelSlots; ++slot) {
-    if ((slots & bit(slot)) == 0) continue;
-    if (slot != kStream && between_.size() < rows() * room.width(slot) * int64_t(sizeof(float))) {
+    if ((slots & bit(slot)) == 0 || (slot != kStream && !are_kept(range.rows, kept))) continue;
+    if (slot != kStream && between_.size() < kept * context_ * room.width(slot) * int64_t(sizeof(float))) {
       // Room for the wider of the two, so that there is never one for each.
-      const int64_t width = std::max(room.width(kAttended), room.width(kGated));
-      LOWBIT_TRY_ASSIGN(between_, backend_->allocate_rows(rows() * width, "rows between two steps"));
+      const int64_t floats = rows() * std::max(room.width(kAttended), room.width(kGated));
+      LOWBIT_TRY_ASSIGN(between_, backend_->allocate_rows(std::min(floats, most_between_ / int64_t(sizeof(float))),
+                                                          "rows between two steps"));
     }
     Buffer& to = slot == kStream ? stream_ : between_;
     LOWBIT_TRY(room.work().save(slot, 0, range.rows.rows, to, range.rows.first * room.width(slot)));
@@ -156,14 +178,19 @@ Status HiddenStates::keep(const BlockProgram& program, BatchRoom& room, const Ra
 
 Status HiddenStates::run(BlockProgram& program, BatchRoom& room, int last, const BeforeBatch& before,
                          const RowUse& use) {
+  int through = last;
+  while (!needs_stream_alone(program.steps(), through)) --through;
+  // By way of the stream: rows that are kept for `last` would overwrite those that are needed until there.
+  if (through > step_ && through < last) LOWBIT_TRY(run(program, room, through, before, use));
   const Watch watch(room.work(), by_role(use));
+  const int64_t kept = sequences_kept(program, room, last);
   for (const RowRange& rows : room.batches(sequences_)) {
     if (before) LOWBIT_TRY(before(share_of(rows, this->rows())));
-    const Range range{rows, step_, last, last};
+    const Range range{rows, begin_of(rows), last, last};
     LOWBIT_TRY(run_batch(program, room, range, {}));
-    LOWBIT_TRY(keep(program, room, range));
+    LOWBIT_TRY(keep(program, room, range, kept));
   }
-  stopped_at(last);
+  stopped_at(program, last, kept);
   return {};
 }
 
@@ -185,7 +212,7 @@ Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, I
   const int at = step_of(role);
   const auto& steps = source.program.steps();
   int next = at;
-  while (live(steps, next) != bit(kStream)) ++next;
+  while (!needs_stream_alone(steps, next)) ++next;
   const bool on_stream = adds_to_stream(role);
   Buffer y_stream, z_stream;  // of a batch
   const std::vector<RowRange> batches = source.room.batches(source.states.sequences_);
@@ -194,10 +221,11 @@ Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, I
     const int64_t rows = std::ranges::max(batches, {}, &RowRange::rows).rows;
     LOWBIT_TRY_ASSIGN(*stream, source.states.backend_->allocate_rows(rows * source.states.hidden_, "hidden states"));
   }
+  const int64_t kept = quantized.states.sequences_kept(quantized.program, quantized.room, at);
   for (const RowRange& rows : batches) {
     if (before) LOWBIT_TRY(before(share_of(rows, source.states.rows())));
     const Range ours{rows, source.states.step_, on_stream ? next : at, next},
-        theirs{rows, quantized.states.step_, at, at};
+        theirs{rows, quantized.states.begin_of(rows), at, at};
     Workspace &y_work = source.room.work(), &x_work = quantized.room.work();
     /// y and x at the same time: each is there while its observer is asked.
     const auto add_inputs = [&](const Program& of_source, const Batch& y_batch, const Program& of_quantized,
@@ -227,11 +255,11 @@ Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, I
                                         });
     };
     LOWBIT_TRY(source.states.run_batch(source.program, source.room, ours, add_both));
-    LOWBIT_TRY(source.states.keep(source.program, source.room, ours));
-    LOWBIT_TRY(quantized.states.keep(quantized.program, quantized.room, theirs));
+    LOWBIT_TRY(source.states.keep(source.program, source.room, ours, 0));
+    LOWBIT_TRY(quantized.states.keep(quantized.program, quantized.room, theirs, kept));
   }
-  source.states.stopped_at(next);
-  quantized.states.stopped_at(at);
+  source.states.stopped_at(source.program, next, 0);
+  quantized.states.stopped_at(quantized.program, at, kept);
   return {};
 }
 

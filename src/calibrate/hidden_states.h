@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -20,12 +21,16 @@ using RowUse = std::function<Status(InputRole role, const float* x, int64_t m, i
 
 /// Hidden states [sequences, context, hidden] on their way through a model, block by block and, in a block, from input
 /// to input. Between two of its steps a block needs what is live there: the states, and what attention or the gated
-/// product gave.
+/// product gave. Of the latter the first sequences are kept, as many as there is room for; those of the others are
+/// computed again.
 class HiddenStates {
  public:
   HiddenStates() = default;
-  /// Zeros, before the first block. Error: kOutOfMemory.
-  static Result<HiddenStates> make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden);
+  static constexpr int64_t kAnyBytes = std::numeric_limits<int64_t>::max();
+  /// Zeros, before the first block. `most_between`: bytes of rows that are kept inside a block beside the states.
+  /// Error: kOutOfMemory.
+  static Result<HiddenStates> make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden,
+                                   int64_t most_between = kAnyBytes);
 
   bool empty() const { return sequences_ == 0; }
   int64_t sequences() const { return sequences_; }
@@ -39,7 +44,7 @@ class HiddenStates {
   Status copy_from(const HiddenStates& other);
 
   /// Runs the block from where these are up to step `last`, or through it (kBlockSteps). `use` sees the inputs of the
-  /// steps that run.
+  /// steps that run, those that are computed again among them.
   Status run(BlockProgram& program, BatchRoom& room, int last, const BeforeBatch& before = {}, const RowUse& use = {});
   /// Shows every input of the block to `use`; these stay before it.
   Status show_inputs(BlockProgram& program, BatchRoom& room, const BeforeBatch& before, const RowUse& use) const;
@@ -67,16 +72,24 @@ class HiddenStates {
   };
   using AtStep = std::function<Status(const Program& program, const Batch& batch)>;
   Status run_batch(BlockProgram& program, BatchRoom& room, const Range& range, const AtStep& at_step) const;
-  /// The slots that the range writes and later steps read.
-  Status keep(const BlockProgram& program, BatchRoom& room, const Range& range);
+  /// The slots that the range writes and later steps read; where it is not among the first `kept` sequences the stream
+  /// alone.
+  Status keep(const BlockProgram& program, BatchRoom& room, const Range& range, int64_t kept);
+  /// How many sequences have room for what is live before a step beside the stream; all, where nothing is.
+  int64_t sequences_kept(const BlockProgram& program, const BatchRoom& room, int step) const;
+  bool are_kept(const RowRange& rows, int64_t kept) const { return rows.first + rows.rows <= kept * context_; }
+  /// Where these rows go on: at the stop, or at the last one before it that needs their stream alone.
+  int begin_of(const RowRange& rows) const { return are_kept(rows, kept_) ? step_ : stream_step_; }
+  void stopped_at(const BlockProgram& program, int step, int64_t kept);
   const Buffer& rows_of(Slot slot) const { return slot == kStream ? stream_ : between_; }
-  void stopped_at(int step) { step_ = step == kBlockSteps ? 0 : step; }
 
   Backend* backend_ = nullptr;
   int64_t sequences_ = 0, context_ = 0, hidden_ = 0;
-  int step_ = 0;
-  Buffer stream_;   // [sequences, context, hidden]
-  Buffer between_;  // the other live rows of a stop inside a block; empty before the first
+  int64_t most_between_ = kAnyBytes;
+  int step_ = 0, stream_step_ = 0;
+  int64_t kept_ = 0;  // sequences in between_
+  Buffer stream_;     // [sequences, context, hidden]
+  Buffer between_;    // the other live rows of a stop inside a block; empty before the first
 };
 
 }  // namespace lowbit

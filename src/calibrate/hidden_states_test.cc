@@ -96,9 +96,9 @@ std::vector<float> whole_block(Loaded& loaded, Backend& ref, std::vector<float> 
   return x;
 }
 
-HiddenStates states_of(Backend& backend, const std::vector<float>& x) {
+HiddenStates states_of(Backend& backend, const std::vector<float>& x, int64_t most_between = HiddenStates::kAnyBytes) {
   const auto hidden = int64_t(x.size()) / (kStateSequences * kStateContext);
-  HiddenStates states = *HiddenStates::make(backend, kStateSequences, kStateContext, hidden);
+  HiddenStates states = *HiddenStates::make(backend, kStateSequences, kStateContext, hidden, most_between);
   EXPECT_TRUE(states.write(0, x));
   return states;
 }
@@ -119,6 +119,17 @@ RowUse append_to(RowsByRole& seen) {
 
 /// Parts of a sequence, one sequence, some, all: by the bytes of a workspace.
 constexpr std::array<int64_t, 4> kRoom = {1, 200 << 10, 500 << 10, 32 << 20};
+/// Bytes of rows inside a block: three sequences of attention's or two of the gated product's.
+constexpr int64_t kSomeBetween = 2 * kStateContext * 96 * int64_t(sizeof(float));
+struct Room {
+  int64_t bytes, between;
+};
+constexpr std::array<Room, 6> kRooms = {{{kRoom[0], HiddenStates::kAnyBytes},
+                                         {kRoom[0], kSomeBetween},
+                                         {kRoom[1], 0},
+                                         {kRoom[2], kSomeBetween},
+                                         {kRoom[3], kSomeBetween},
+                                         {kRoom[3], HiddenStates::kAnyBytes}}};
 
 template <class Check>
 void on_every_backend(const Check& check) {
@@ -131,7 +142,8 @@ void on_every_backend(const Check& check) {
 TEST(HiddenStates, RoomsDiffer) {
   ThreadPool pool(1);
   const auto cpu = make_cpu_backend(best_isa(), pool, false);
-  const Loaded loaded(make_random_model({}), 0, *cpu, pool);
+  const MemorySource source = make_random_model({});
+  const Loaded loaded(source, 0, *cpu, pool);
   std::vector<size_t> batches;
   for (const int64_t bytes : kRoom) batches.push_back(loaded.room(*cpu, bytes)->batches(kStateSequences).size());
   EXPECT_EQ(batches, (std::vector<size_t>{25, 5, 2, 1}));
@@ -156,7 +168,7 @@ TEST(HiddenStates, BlocksGiveTheReferencesRows) {
       for (const int64_t bytes : kRoom) {
         const std::string at = std::string(v.name) + ", " + isa + ", " + std::to_string(bytes);
         const auto room = loaded.room(backend, bytes);
-        HiddenStates whole = states_of(backend, x), stops = states_of(backend, x);
+        HiddenStates whole = states_of(backend, x);
         RowsByRole shown, seen;
         ASSERT_TRUE(whole.show_inputs(loaded.program, *room, {}, append_to(shown))) << at;
         EXPECT_TRUE(same_bits(rows_of(whole, x.size()), x)) << at << ": shown inputs change nothing";
@@ -166,14 +178,20 @@ TEST(HiddenStates, BlocksGiveTheReferencesRows) {
           EXPECT_TRUE(same_bits(shown[role], want_rows[role])) << at << ", input " << role;
           EXPECT_TRUE(same_bits(seen[role], want_rows[role])) << at << ", input " << role;
         }
-        for (const int step : {2, 3, 4, kBlockSteps}) {
-          ASSERT_TRUE(stops.run(loaded.program, *room, step)) << at;
-          HiddenStates other = *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden);
-          ASSERT_TRUE(other.copy_from(stops)) << at;
-          EXPECT_EQ(other.step(), step % kBlockSteps);
-          stops = std::move(other);
+        for (const int64_t between : {int64_t{0}, kSomeBetween, HiddenStates::kAnyBytes}) {
+          for (const auto& steps : {std::vector<int>{2, 3, 4, kBlockSteps}, {2, 4, kBlockSteps}}) {
+            HiddenStates stops = states_of(backend, x, between);
+            for (const int step : steps) {
+              ASSERT_TRUE(stops.run(loaded.program, *room, step)) << at;
+              HiddenStates other =
+                  *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden, between);
+              ASSERT_TRUE(other.copy_from(stops)) << at;
+              EXPECT_EQ(other.step(), step % kBlockSteps);
+              stops = std::move(other);
+            }
+            EXPECT_TRUE(same_bits(rows_of(stops, x.size()), want)) << at << ", in stops, " << between;
+          }
         }
-        EXPECT_TRUE(same_bits(rows_of(stops, x.size()), want)) << at << ", in stops";
       }
     });
   }
@@ -205,13 +223,14 @@ TEST(HiddenStates, InputsOfBothSidesAreCompared) {
     compared_y[down] = want_y;
     compared_z[down] = whole_block(but_down, *ref, x, unused);
     on_every_backend([&](Backend& backend, ThreadPool& pool, const char* isa) {
-      for (const int64_t bytes : kRoom) {
-        const std::string at = std::string(v.name) + ", " + isa + ", " + std::to_string(bytes);
+      for (const auto& [bytes, between] : kRooms) {
+        const std::string at =
+            std::string(v.name) + ", " + isa + ", " + std::to_string(bytes) + ", " + std::to_string(between);
         Loaded ours(source, 0, backend, pool);
         BlockProgram theirs(ours.block, backend, pool);
         Loaded quantized(source, 0, backend, pool);
         const auto room = ours.room(backend, bytes), other_room = ours.room(backend, bytes);
-        HiddenStates of_source = states_of(backend, y), of_quantized = states_of(backend, x);
+        HiddenStates of_source = states_of(backend, y), of_quantized = states_of(backend, x, between);
         for (const InputSpec* input : inputs_of(ours.block->block())) {
           const auto role = static_cast<size_t>(input->role);
           const int64_t k = input->readers.front().k;

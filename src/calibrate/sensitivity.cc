@@ -120,6 +120,8 @@ class Allocator {
       for (Layer& layer : layers[p]) probed[p][layer.role] = std::move(layer.probed);
     LOWBIT_TRY_ASSIGN(const std::vector<double> divergences, probe.divergences(block, probed));
     for (size_t p = 0; p < layers.size(); ++p) parts_.push_back(part_of(layers[p], std::max(divergences[p], 0.0)));
+    for (const std::vector<Layer>& part : layers)
+      for (const Layer& layer : part) source_.release(layer.name);
     return {};
   }
 

@@ -11,7 +11,9 @@
 #include "base/rng.h"
 #include "base/try.h"
 #include "calibrate/openings.h"
+#include "calibrate/text_room.h"
 #include "lowbit/chat_template.h"
+#include "model/model_spec.h"
 #include "model/source_tokenizer.h"
 #include "runtime/executor.h"
 #include "runtime/sampler.h"
@@ -21,8 +23,9 @@
 namespace lowbit {
 namespace {
 
-/// That run together, on a CPU and a GPU: their keys and values are the memory that it takes.
-constexpr int64_t kSessions = 64, kSessionsOnGpu = 128;
+/// That run together at most, on a CPU and a GPU: their keys and values are the memory that it takes. From 16 on more
+/// of them save a CPU little time.
+constexpr int64_t kSessions = 64, kLeastSessions = 8, kSessionsOnGpu = 128;
 /// Of a call to a device that chooses them: enough for it to be busy, few enough to be stopped.
 constexpr size_t kTokensAtOnce = 32;
 constexpr char kSaidByUser[] = "> ";
@@ -188,6 +191,13 @@ class Writer {
   std::vector<size_t> running_;  // those whose request it is
 };
 
+/// A tokenizer's memory is free again before the model is there.
+Result<Beginnings> beginnings_in(const WeightSource& source) {
+  LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source));
+  return beginnings_of(tokenizer, spec.vocab_size);
+}
+
 }  // namespace
 
 Result<Beginnings> beginnings_of(const Tokenizer& tokenizer, int64_t vocab_size) {
@@ -231,7 +241,7 @@ std::vector<std::vector<TokenId>> draw_beginnings(const Beginnings& from, int64_
 
 Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine& engine,
                                         const WritingOptions& options) {
-  LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
+  LOWBIT_TRY_ASSIGN(const Beginnings beginnings, beginnings_in(source));
   LoadOptions load;
   load.isa = engine.isa;
   load.gpus = engine.gpus;
@@ -242,11 +252,14 @@ Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine
   if (context < 2 || count < 1)
     return fail(ErrorCode::kInvalidArgument, "--calib-tokens", std::to_string(options.tokens),
                 fmt::format("at least {}, one sequence", std::max<int64_t>(context, 2)));
-  LOWBIT_TRY_ASSIGN(const Beginnings beginnings, beginnings_of(tokenizer, model->spec().vocab_size));
   auto sequences = draw_beginnings(beginnings, count, context, options.seed);
   const int64_t pages = ceil_div(context, kKvPage);
-  const int64_t together = std::min(engine.gpu < 0 ? kSessions : kSessionsOnGpu, count);
-  LOWBIT_TRY_ASSIGN(const auto pool, model->make_pool(together * pages, pages));
+  LOWBIT_TRY_ASSIGN(const auto pool, model->make_pool(std::min(kSessionsOnGpu, count) * pages, pages));
+  int64_t together = kSessionsOnGpu;
+  if (engine.gpu < 0)
+    together =
+        std::clamp(room_for_text(source, model->resident_bytes()) / pool->bytes_of(context), kLeastSessions, kSessions);
+  together = std::min(together, count);
   Executor executor(*model);
   Writer writer(*model, executor, pool, options, context);
   for (int64_t first = 0; first < count; first += together) {

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "arch/names.h"
 #include "base/clock.h"
+#include "base/freed_memory.h"
 #include "base/try.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/sensitivity.h"
+#include "calibrate/text_room.h"
 #include "calibrate/written_text.h"
 #include "format/registry.h"
 #include "model/model_spec.h"
@@ -142,10 +145,25 @@ Status Quantizer::run() {
   if (options_.calibration.file.empty()) {
     for (const SourceTensor& t : source_.tensors()) LOWBIT_TRY(convert(t));
   } else {
-    LOWBIT_TRY(run_calibrated());
+    LOWBIT_TRY(run_guarded());
   }
   summarize(report, all_bytes_, all_elements_);
   return {};
+}
+
+Status Quantizer::run_guarded() {
+  Status done;
+  try {
+    done = run_calibrated();
+  } catch (const std::bad_alloc&) {  // of the standard library; what it held is free again
+    done = fail(ErrorCode::kOutOfMemory, step_, "no memory left",
+                fmt::format("twice the weights at 16 bits each, {} MB, or more of a small model",
+                            2 * bytes_at_16_bits(source_) / 1000000),
+                "close other programs, or fewer --calib-tokens");
+  }
+  if (!done && done.error().code == ErrorCode::kCancelled && state_ && state_->has_results())
+    done.error().hint = fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
+  return done;
 }
 
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
@@ -165,6 +183,7 @@ Status Quantizer::run_calibrated() {
     LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
   }
   if (options_.target_bpw > 0) LOWBIT_TRY(choose_formats());
+  step_ = "calibrating";
   std::vector<Tensors> linears(static_cast<size_t>(text.blocks()));
   for (const SourceTensor& t : source_.tensors()) {
     const int64_t block = layer_role(t.name, t.shape.size()) == LayerRole::kLinear ? block_of(t.name) : -1;
@@ -174,13 +193,8 @@ Status Quantizer::run_calibrated() {
       LOWBIT_TRY(convert(t));
   }
   LOWBIT_TRY(text.held_out().start_quantized(embedding_and_head_.at(weight_name(names::kEmbedding))));
-  for (int64_t block = 0; block < text.blocks(); ++block) {
-    Status done = calibrate_block(text, block, linears[static_cast<size_t>(block)]);
-    if (!done && done.error().code == ErrorCode::kCancelled)
-      done.error().hint =
-          fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
-    LOWBIT_TRY(done);
-  }
+  for (int64_t block = 0; block < text.blocks(); ++block)
+    LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
   return check_held_out(text);
 }
 
@@ -200,7 +214,9 @@ Result<bool> Quantizer::ask_whether_asymmetric() {
 Status Quantizer::choose_formats() {
   Allocation chosen = parse_allocation_json(state_->load_json("formats"));
   if (chosen.specs.empty()) {
+    step_ = "measuring sensitivity";
     LOWBIT_TRY_ASSIGN(chosen, allocate_formats(source_, recipe_, engine_, options_));
+    give_back_freed_memory();
     LOWBIT_TRY(state_->save_json("formats", allocation_json(chosen)));
   }
   recipe_.set_specs(std::move(chosen.specs));
@@ -227,6 +243,7 @@ Status Quantizer::have_text_written() {
   for (const nlohmann::json& id : state_->load_json("text"))
     if (id.is_number_integer()) o.sequences.push_back(id.get<TokenId>());
   if (!o.sequences.empty()) return {};
+  step_ = "writing text";
   WritingOptions writing;
   writing.tokens = o.tokens;
   writing.context = o.context;
@@ -234,6 +251,7 @@ Status Quantizer::have_text_written() {
   if (options_.progress)
     writing.progress = [this](int64_t done, int64_t total) { return options_.progress("writing text", done, total); };
   LOWBIT_TRY_ASSIGN(o.sequences, write_text(source_, engine_, writing));
+  give_back_freed_memory();
   return state_->save_json("text", o.sequences);
 }
 
@@ -288,6 +306,7 @@ Status Quantizer::measure_and_fit(BlockRun& run) {
     return fit_layers(run, hessian, run.linears);
   }
   for (const InputSpec* input : inputs_of(run.text.spec().blocks[static_cast<size_t>(run.block)])) {
+    give_back_freed_memory();  // what fits leave lies scattered: the next sums would come on top of it
     LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, run.text.measure_input(input->role));
     Tensors readers;
     for (const SourceTensor* t : run.linears)
@@ -320,7 +339,7 @@ Status Quantizer::check_held_out(Calibration& text) {
   const std::string name = source_.has(own) ? own : weight_name(names::kEmbedding);
   LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(name));
   LOWBIT_TRY_ASSIGN(const HeldOutReport held,
-                    text.held_out().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
+                    text.finish().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
   report.held_out = held;
   calibration["held_back"]["tokens"] = held.tokens;
   calibration["held_back"]["ppl_ratio"] = held.ratio();

@@ -92,16 +92,30 @@ class Presets(CliTest):
         whole = files_below(self.whole(call))
         state = Path(f"{out}.calibration")
         for seen in ("text.json", "formats.json", "block-1.json"):
-            process = start(*call, "--quiet")
+            process = start(*call)
             while not (state / seen).exists() and process.poll() is None:
                 time.sleep(0.01)
-            interrupt(process)
+            said = interrupt(process)[1].decode()
             self.assertTrue(out.exists() or (state / seen).exists(), seen)
+            self.assertTrue(out.exists() or "goes on where it stopped" in said, said)
         report = self.json(*call)
         self.assertKeys(report, "choices resumed_blocks")
         self.assertTrue(report["choices"])
         self.assertEqual(files_below(out), whole)
         self.assertFalse(state.exists())
+
+    def test_stopped_while_it_writes_it_leaves_nothing(self):
+        out, before = self.dir / "out", sorted(self.dir.iterdir())
+        call = ("quantize", self.hf, out, "--preset", "small", "--quiet")
+        for stop in (interrupt, lambda process: process.kill()):
+            process = start(*call, "--calib-tokens", "4M")
+            while not Path(f"{out}.calibration/run.json").exists() and process.poll() is None:
+                time.sleep(0.01)
+            stop(process)
+            process.wait()
+            if stop is interrupt:
+                self.assertEqual(sorted(self.dir.iterdir()), before)
+        self.json("quantize", self.hf, out, "--preset", "best", *CALIB)  # whatever was begun before
 
     def whole(self, call):
         out = self.dir / "whole"
@@ -177,7 +191,27 @@ class Presets(CliTest):
             self.assertEqual(out.exists(), done.returncode == 0)
             if done.returncode == 1:
                 self.assertRegex(done.stderr.decode(errors="replace"), ERROR_LINE)
+                if Path(f"{out}.calibration").exists():  # so it was under way
+                    self.assertNotIn(b"bad_alloc", done.stderr)
         self.assertEqual(codes[-1], 0)
+
+    def peak_bytes(self, *call):
+        process = subprocess.Popen([cli.BINARY, *map(str, call), "--quiet"], env=environment(), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss * 1024
+
+    def test_a_token_costs_its_two_hidden_states(self):
+        if sanitized():
+            self.skipTest("freed memory is kept back")
+        model = make_model(self.dir / "wide", "--hidden", "256", "--ffn", "1024", "--heads", "8", "--kv-heads", "8", "--context", "512")
+        few, many = 4096, 20480
+        peaks = [self.peak_bytes("quantize", model, self.dir / f"of{tokens}", "--format", "int4", "--fit", "asymmetric", "--calib", "self", "--calib-tokens",
+                                 tokens, "--force") for tokens in (few, many)]
+        states = (many - few) * 256 * 4 * 2  # nothing more: so small a model leaves no room for rows inside a block
+        self.assertLess(peaks[1] - peaks[0], 1.25 * states)
 
     def test_refused(self):
         self.assertIn("--smooth", self.refused("quantize", self.hf, self.dir / "x", "--format", "int4", "--calib", "self", "--smooth", "0.5"))

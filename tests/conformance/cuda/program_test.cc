@@ -116,6 +116,7 @@ TEST(CudaPrograms, FastQuantizedCaches) {
   LOWBIT_NEEDS_GPU();
   for (const char* kv : {"int8", "int4", "k4v2", "int2"})
     for (const int64_t head_dim : {64, 128}) expect_same_in_parts(kv, head_dim, 1500);
+  for (const char* kv : {"int4", "int2"}) expect_same_in_parts(kv, 128, 1500, 512);
 }
 
 /// A model as a whole, in parts of a prompt, forked and cut back.
