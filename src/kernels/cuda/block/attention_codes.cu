@@ -23,7 +23,7 @@ __device__ __forceinline__ void attend_items(const AttendPacked& call, const Cod
                                              int item, uint8_t* slots, const CodesShared<F>& shared,
                                              CodesSums<F>& sums) {
   static_assert(F::kSlots == 3);  // so the order of copies is that of the loop
-  constexpr int kAll = INT_MAX;  // the predecessor has ended
+  constexpr int kAll = INT_MAX;   // the predecessor has ended
   const int end = copies.end;
   uint8_t* slot = slots;
   const auto slot_arrives = [] {

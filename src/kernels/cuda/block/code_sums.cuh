@@ -52,7 +52,7 @@ struct CodesShared {
   int first[F::kQueries], last[F::kQueries];  // positions that they see
   float exponent[F::kQueries];                // what makes exponents of two of products
   float most[kCodesWarps][F::kQueries], total[kCodesWarps][F::kQueries];
-  float of_parts[F::kQueries];  // sums of weights of the whole tile
+  float of_parts[F::kQueries];   // sums of weights of the whole tile
   int64_t offsets[F::kQueries];  // of outputs
   int count, parts;              // of the tile: queries, parts
   bool is_last;
