@@ -382,7 +382,9 @@ TEST(CudaPrograms, ActivationsIn16Bits) {
     for (const auto& [format, group] : {std::pair{FormatId::kInt4, int64_t{64}},
                                         {FormatId::kInt2, int64_t{16}},
                                         {FormatId::kInt3, Scaling::kAll},
-                                        {FormatId::kTernary, Scaling::kAll}}) {
+                                        {FormatId::kTernary, Scaling::kAll},
+                                        {FormatId::kInt8, int64_t{64}},
+                                        {FormatId::kCodebook4, int64_t{64}}}) {
       const Variant v = halves_variant(halves, format, group);
       const MemorySource source = make_random_model(v.model);
       LoadOptions exact, host;
