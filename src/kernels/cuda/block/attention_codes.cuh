@@ -47,7 +47,7 @@ struct Divisor {
     return static_cast<int>(static_cast<uint32_t>(of) * reciprocal >> 32);
   }
 };
-/// The same for all thread blocks of a launch.
+/// Sizes that all thread blocks of a launch share.
 struct CodesLaunch {
   Divisor group;          // heads that read a kv head
   Divisor warps_at_once;  // of a tile at most
