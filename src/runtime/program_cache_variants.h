@@ -61,7 +61,7 @@ inline Variant fp8_variant(int64_t rows) {
           {}};
 }
 
-/// Integers of few bits by x in 16: a GPU's tensor cores round sums their own way.
+/// Integers by x in 16 bits: a GPU's tensor cores round sums their own way.
 inline Variant halves_variant(Halves halves, FormatId format, int64_t group) {
   RandomModelSpec s;
   s.model_type = format == FormatId::kTernary ? "bitnet" : "llama";
@@ -70,7 +70,7 @@ inline Variant halves_variant(Halves halves, FormatId format, int64_t group) {
   s.intermediate = 320;
   s.group = group;
   s.attention_bias = true;
-  const char* name = halves == Halves::kF16 ? "few bits by f16" : "few bits by bf16";
+  const char* name = halves == Halves::kF16 ? "integers by f16" : "integers by bf16";
   return {name, s, {.activation = Activation::kF32, .rounding = {.halves = halves}}, {}};
 }
 
@@ -79,6 +79,7 @@ inline std::vector<Variant> host_variants() {
   std::vector<Variant> all = variants();
   all.push_back(halves_variant(Halves::kF16, FormatId::kInt4, 64));
   all.push_back(halves_variant(Halves::kBf16, FormatId::kTernary, Scaling::kAll));
+  all.push_back(halves_variant(Halves::kBf16, FormatId::kInt8, 64));
   all.push_back(fp8_variant(128));
   all.push_back(fp8_variant(1));
   const XPolicy fp8 = {.activation = Activation::kFp8, .group = kFp8Block};

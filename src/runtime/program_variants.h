@@ -68,7 +68,8 @@ inline std::vector<Variant> variants() {
   s.down_hadamard = 32;
   all.push_back({"transform before down", s, {.group = 32}});
   // Products that tensor cores do not take: a GPU must give their bits, too.
-  all.push_back({"int8 by bf16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kBf16}}});
+  s.format = FormatId::kFp8;
+  all.push_back({"fp8 by bf16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kBf16}}});
   s = {};
   s.format = FormatId::kCodebook4;
   s.group = 40;
