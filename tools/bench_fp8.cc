@@ -73,7 +73,7 @@ Status fp8_action(Console& console, const Fp8BenchOptions& options, const std::s
   if (console.json()) {
     console.put_json(json);
   } else {
-    TextTable table({{"what", Align::kLeft, 14},
+    TextTable table({{"what", Align::kLeft, 15},
                      {"kernel", Align::kLeft, 40},
                      {"ms", Align::kRight},
                      {"spread", Align::kRight},

@@ -190,8 +190,13 @@ void add_layer_options(Verb& verb, QuantizeArguments& arguments) {
       verb, "--target-bpw", options.target_bpw, 0.5f, 16.0f,
       "in place of --format: bits per weight of all linear layers, each layer's format chosen by measured loss");
   CalibrationOptions& calibration = options.calibration;
-  verb.add_option("--calib", calibration.file,
-                  "text the model is run on, to learn which errors matter; `self`: one that it writes itself")
+  verb.add_option_function(
+          "--calib",
+          [&calibration](const std::string& file) {
+            if (file.empty()) throw usage_error("--calib", file, "a file, or self");
+            calibration.file = file;
+          },
+          "text the model is run on, to learn which errors matter; `self`: one that it writes itself")
       ->type_name("FILE");
   add_count_option(verb, "--calib-tokens", arguments.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
   add_group_option(

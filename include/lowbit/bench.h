@@ -42,10 +42,11 @@ struct Fp8BenchOptions {
   double min_seconds = 1;  // of each row
   Compute compute;
 };
-/// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as
-/// lb_fp8_gemm_host makes it. "contiguous", "masked": lb_fp8_grouped_gemm_host of x in groups, each with a w of its
-/// own. "model": the product in a model, x quantized in the same call; "model, f32 x": with x as it is; "bf16, f32 x"
-/// and "f32, f32 x": weights of those types, the rivals. On a GPU the first five, of bf16 x and with bf16 outputs.
+/// "act_quant": x [m, k] to codes; "norm, act_quant": with an RMS norm first. "weight_quant": w [n, k] to codes in
+/// blocks of 128 x 128. "gemm": their product as lb_fp8_gemm_host makes it. "contiguous", "masked":
+/// lb_fp8_grouped_gemm_host of x in groups, each with a w of its own. "model": the product in a model, x quantized in
+/// the same call; "model, f32 x": with x as it is; "bf16, f32 x" and "f32, f32 x": weights of those types, the rivals.
+/// On a GPU the first six, of bf16 x and with bf16 outputs.
 struct Fp8BenchRow {
   std::string what, kernel;
   bool checked = false;        // the reference's bits; products on a GPU: within 1e-3 of the reference's norm

@@ -13,6 +13,7 @@
 #include "io/mapped_file.h"
 #include "model/model_spec.h"
 #include "model/source_tokenizer.h"
+#include "text/utf8.h"
 
 namespace lowbit {
 namespace {
@@ -79,8 +80,23 @@ int64_t held_out(int64_t wanted, int64_t available) {
   return available >= 2 * kLeastHeldOut ? spare : 0;
 }
 
+/// Refuses what is no text, as a model's own file. A few broken characters do no harm.
+Status check_is_text(const std::string& file, const std::string& text) {
+  constexpr size_t kBytesPerBroken = 100;
+  size_t broken = 0;
+  for (size_t at = 0; at < text.size();) {
+    const int length = text[at] == '\0' ? 0 : text::decode_utf8(text, at).length;
+    broken += length == 0;
+    at += static_cast<size_t>(std::max(length, 1));
+  }
+  if (broken <= text.size() / kBytesPerBroken) return {};
+  return fail(ErrorCode::kInvalidArgument, file, fmt::format("{} of {} bytes in no character", broken, text.size()),
+              "a text in UTF-8");
+}
+
 Result<CalibrationSequences> cut_text(const WeightSource& source, const CalibrationOptions& options, int64_t context) {
   LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
+  LOWBIT_TRY(check_is_text(options.file, text));
   LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
   LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
   const auto have = static_cast<int64_t>(tokens.size());

@@ -5,6 +5,7 @@
 // A stream is a cudaStream_t as void*; null is the default stream. Calls that take one only enqueue work: they allocate
 // nothing, wait for nothing and may be captured into a graph, unless they say otherwise.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -87,6 +88,8 @@ struct Matmul {
   /// kInt8 x: its scales, [m] or, with x_groups, [m, groups]. Float x is quantized by the kernel the same way.
   const float* x_scales = nullptr;
   bool x_groups = false;
+  int64_t spread = 0, x_k = 0;         // see MatmulShape
+  std::array<uint32_t, 4> table = {};  // codebooks whose entries are integers of 8 bits: these
   void* y = nullptr;  // [m, ldy]
   Element y_element = Element::kF32;
   int64_t ldy = 0;
@@ -105,6 +108,9 @@ struct MatmulShape {
   bool offsets = false;
   bool x_groups = false;         // scales of x per group
   int64_t groups_per_scale = 1;  // see Weight
+  /// Not 0: so many columns share a scale of x and one of the weights, which have them in groups_per_scale groups, with
+  /// zeros behind them that k counts. x has x_k columns, and scales as without.
+  int64_t spread = 0, x_k = 0;
 };
 
 struct MatmulKernel {

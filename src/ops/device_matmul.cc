@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "format/registry.h"
+#include "ops/device_codes.h"
 #include "ops/matmul.h"
 
 namespace lowbit {
@@ -139,33 +140,55 @@ tl::unexpected<Error> too_long_group(int64_t group) {
               "use a smaller group, or f32 activations");
 }
 
-/// The format whose kernels multiply w. A table of integers becomes these: tensor cores sum them, with the bits that
-/// sums of floats would have.
-FormatId format_on_device(const QTensor& w, const DeviceMatmulOptions& options) {
-  const FormatInfo& info = format_info(w.format);
-  const bool integers = info.kind == ValueKind::kTable && options.activation == Activation::kInt8 &&
-                        !options.fallback && why_float_sums(w, options.activation_group).empty();
-  return integers ? FormatId::kInt8 : info.expanded;
+/// A product whose groups of x have `wide` columns in the kernel's order, which is made of activation groups of 32.
+cuda::MatmulShape wide_shape(int64_t m, int64_t n, int64_t k, const Groups& g, int64_t wide) {
+  const int64_t columns = round_up(g.groups * wide, 128);
+  return {m, n, columns, 32, columns / 32, false, true, wide / 32, g.group, k};
 }
 
-/// A weight of a table of integers with these as its codes.
-Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool) {
-  QTensor out = w;
-  out.format = FormatId::kInt8;
-  out.codebook.clear();
-  LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * w.k, "weight codes"));
-  const auto look_up = [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      uint8_t* const codes = out.codes.as<uint8_t>() + r * w.k;
-      format_ops(w.format).unpack(w.row(r), 0, w.k, codes);
-      for (int64_t i = 0; i < w.k; ++i) codes[i] = static_cast<uint8_t>(static_cast<int8_t>(w.codebook[codes[i]]));
-    }
-  };
-  if (pool != nullptr)
-    pool->parallel_for(w.n, 16, look_up);
-  else
-    look_up(0, w.n, 0);
-  return out;
+/// Columns that groups of x get where these are no multiple of 32, if a kernel takes them then; else 0.
+int64_t wide_group(FormatId format, int64_t n, int64_t k, const Groups& g, bool offsets,
+                   const DeviceMatmulOptions& options) {
+  if (!g.x_groups || g.groups <= 1 || g.groups_per_scale != 1 || g.group % 32 == 0 || g.group > 128) return 0;
+  if (offsets || options.fallback || format_info(format).kind == ValueKind::kFloat) return 0;
+  const int64_t wide = g.group < 32 ? 32 : g.group < 64 ? 64 : 128;
+  const KernelPair pair = choose_kernels(format, Activation::kInt8, wide_shape(1, n, k, g, wide), options);
+  return pair.few != nullptr && pair.few->instance != nullptr ? wide : 0;
+}
+std::string about_wide(int64_t group, int64_t wide) {
+  return wide == 0 ? "" : "; groups of " + std::to_string(group) + " columns take the room of " + std::to_string(wide);
+}
+
+/// Whether sums of a table's values are sums of integers: with int8 activations they have the same bits then.
+bool sums_integers(const QTensor& w, const DeviceMatmulOptions& options) {
+  return options.activation == Activation::kInt8 ? why_float_sums(w, options.activation_group).empty()
+                                                 : has_integers_alone(w);
+}
+
+/// Whether the kernels take a table's indices, and look them up themselves.
+bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
+  const Groups g = groups_of(w, options.activation, options.activation_group);
+  const FormatId format = format_info(w.format).expanded;
+  const bool offsets = w.scaling.zero != ZeroKind::kNone;
+  if (wide_group(format, w.n, w.k, g, offsets, options) > 0) return true;
+  const KernelPair pair = choose_kernels(
+      format, options.activation, {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale}, options);
+  return pair.few != nullptr && pair.few->instance != nullptr;
+}
+
+/// The format whose kernels multiply w. A table of integers becomes these where no kernel takes its indices.
+FormatId format_on_device(const QTensor& w, const DeviceMatmulOptions& options) {
+  const FormatInfo& info = format_info(w.format);
+  const bool integers = info.kind == ValueKind::kTable && !options.fallback && sums_integers(w, options);
+  return integers && !keeps_indices(w, options) ? FormatId::kInt8 : info.expanded;
+}
+
+constexpr const char* kFloatTable = "values of a table";
+/// Without kernels that sum integers where sums are of floats.
+DeviceMatmulOptions options_for(const QTensor& w, DeviceMatmulOptions options) {
+  options.fallback =
+      options.fallback || (format_info(w.format).kind == ValueKind::kTable && !sums_integers(w, options));
+  return options;
 }
 
 Result<Buffer> allocate_in(Arena* arena, int64_t bytes, const char* what) {
@@ -179,6 +202,7 @@ int DeviceMatmulPlan::bracket(int64_t m) {
 }
 
 cuda::MatmulShape DeviceMatmulPlan::shape(int64_t m) const {
+  if (wide_ > 0) return wide_shape(m, n_, k_, {group_, groups_, groups_per_scale_, x_groups_}, wide_);
   return {m, n_, k_, group_, groups_, has_offsets_, x_groups_, groups_per_scale_};
 }
 
@@ -193,7 +217,7 @@ Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& opti
   reason_ = pair.reason + about_many(pair, shape(1), scaling_, x_groups_ ? group_ : 0);
   for (Order* order : {&few_, &many_}) {
     if (order->kernel == nullptr) continue;
-    order->row_bytes = order->kernel->row_bytes(k_);
+    order->row_bytes = order->kernel->row_bytes(kernel_k());
     for (int i = 0; order->kernel->instance != nullptr && i < kBrackets; ++i)
       order->instances[static_cast<size_t>(i)] = order->kernel->instance(shape(int64_t{1} << i));
   }
@@ -220,7 +244,7 @@ Status DeviceMatmulPlan::upload_order(Order& order, const uint8_t* rows, int64_t
   for (int64_t r = 0; r < n_; r += rows_at_once) {
     const int64_t count = std::min(rows_at_once, n_ - r);
     LOWBIT_TRY(cuda::upload(staging, rows + r * row_bytes, count * row_bytes));
-    LOWBIT_TRY(order.kernel->relayout(staging.as<uint8_t>(), row_bytes, count, k_,
+    LOWBIT_TRY(order.kernel->relayout(staging.as<uint8_t>(), row_bytes, count, kernel_k(),
                                       order.codes.as<uint8_t>() + r * order.row_bytes, nullptr));
     LOWBIT_TRY(cuda::synchronize(nullptr));
   }
@@ -234,14 +258,19 @@ Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes, Are
 
 template <class Factor>
 Status DeviceMatmulPlan::upload_factors(Buffer& to, const Factor& factor, Arena* arena) const {
-  const std::vector<float> all = factors_by_group(n_, groups_, std::max<int64_t>(groups_per_scale_, 1), factor);
+  const cuda::MatmulShape s = shape(1);
+  const std::vector<float> all =
+      factors_by_group(n_, s.groups, std::max<int64_t>(s.groups_per_scale, 1), [&](int64_t r, int64_t g) {
+        return wide_ > 0 && g >= groups_ ? 0.0F : factor(r, g);  // behind the last group there may be room
+      });
   const int64_t bytes = int64_t{sizeof(float)} * static_cast<int64_t>(all.size());
   LOWBIT_TRY_ASSIGN(to, allocate_in(arena, bytes, "matmul scales"));
   return cuda::upload(to, all.data(), bytes);
 }
 
-Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& options) {
+Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& wanted) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  const DeviceMatmulOptions options = options_for(w, wanted);
   if (const FormatId format = format_on_device(w, options); format != w.format) {
     LOWBIT_TRY_ASSIGN(const QTensor expanded,
                       format == FormatId::kInt8 ? with_integers_of_table(w, options.pool) : expand(w));
@@ -261,8 +290,17 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.x_groups_ = g.x_groups;
   plan.has_offsets_ = w.scaling.zero != ZeroKind::kNone;
   plan.scaling_ = dense ? "" : scaling_name(w.scaling);
+  plan.wide_ = wide_group(w.format, w.n, w.k, g, plan.has_offsets_, options);
   LOWBIT_TRY(plan.choose(w.format, options));
-  LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
+  if (options.fallback != wanted.fallback) plan.reason_ = kFloatTable;
+  plan.reason_ += about_wide(g.group, plan.wide_);
+  if (plan.wide_ > 0) {
+    const int64_t columns = plan.kernel_k();
+    LOWBIT_TRY_ASSIGN(const Buffer rows, widen_groups(w, g.group, plan.wide_, columns, options.pool));
+    LOWBIT_TRY(plan.upload_rows(rows.as<uint8_t>(), row_bytes(w.format, columns), options.arena));
+  } else {
+    LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
+  }
   const auto scale = [&](int64_t r, int64_t s) { return w.scale(r, s); };
   const auto offset = [&](int64_t r, int64_t s) { return w.offset(r, s); };
   if (!dense) LOWBIT_TRY(plan.upload_factors(plan.scales_, scale, options.arena));
@@ -272,6 +310,8 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     table.resize(16, 0.0f);
     LOWBIT_TRY_ASSIGN(plan.table_, allocate_in(options.arena, 4 * 16, "codebook"));
     LOWBIT_TRY(cuda::upload(plan.table_, table.data(), 4 * 16));
+    for (size_t i = 0; i < table.size() && has_integers_alone(w); ++i)
+      plan.table_bytes_[i / 4] |= uint32_t{static_cast<uint8_t>(static_cast<int8_t>(table[i]))} << (8 * (i % 4));
   }
   return plan;
 }
@@ -326,6 +366,7 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
 cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element,
                                     int64_t ldy, uint8_t* workspace, void* stream, bool overlap) const {
   const Order& order = order_for(x.m);
+  const cuda::MatmulShape s = shape(x.m);
   cuda::Matmul call;
   call.w = {order.codes.as<uint8_t>(),
             order.row_bytes,
@@ -333,10 +374,12 @@ cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void
             offsets_.empty() ? nullptr : offsets_.as<float>(),
             table_.empty() ? nullptr : table_.as<float>(),
             n_,
-            k_,
-            group_,
-            groups_,
-            groups_per_scale_};
+            s.k,
+            s.group,
+            s.groups,
+            s.groups_per_scale};
+  call.spread = s.spread, call.x_k = s.x_k;
+  call.table = table_bytes_;
   call.bias = bias;
   call.x = x.x;
   call.x_element = x.element;
@@ -363,27 +406,34 @@ bool takes_halves(const QTensor& w) {
   const Groups g = groups_of(w, Activation::kF32, 0);
   const cuda::MatmulShape shape = {
       1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
-  const KernelPair pair = choose_kernels(format_info(w.format).expanded, Activation::kF32, shape, {});
+  const DeviceMatmulOptions floats{.activation = Activation::kF32};
+  const KernelPair pair = choose_kernels(format_on_device(w, floats), Activation::kF32, shape, floats);
   return pair.few != nullptr && !is_fallback(*pair.few);
 }
 
-Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {
+Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& wanted) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  const DeviceMatmulOptions options = options_for(w, wanted);
   if (!cuda::built()) return not_built();
   const bool dense = is_dense(w.format);
   if (!dense && options.activation == Activation::kFp8) return choose_fp8_kernel(w);
   const Activation activation = dense ? Activation::kF32 : options.activation;
   const Groups g = groups_of(w, activation, options.activation_group);
-  const cuda::MatmulShape shape = {
-      1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
-  const KernelPair pair = choose_kernels(format_on_device(w, options), activation, shape, options);
+  const FormatId format = format_on_device(w, options);
+  const bool offsets = w.scaling.zero != ZeroKind::kNone;
+  const int64_t wide = wide_group(format, w.n, w.k, g, offsets, options);
+  const cuda::MatmulShape shape =
+      wide > 0 ? wide_shape(1, w.n, w.k, g, wide)
+               : cuda::MatmulShape{1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale};
+  const KernelPair pair = choose_kernels(format, activation, shape, options);
   if (pair.few == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
   const std::string scaling = dense ? "" : scaling_name(w.scaling);
   const int64_t x_group = g.x_groups ? g.group : 0;
-  return DeviceKernelChoice{
-      full_name(*pair.few, scaling, x_group),
-      pair.reason + about_many(pair, shape, scaling, x_group) + about_expanded(w.format, pair.few->format)};
+  const std::string reason = options.fallback != wanted.fallback ? kFloatTable : pair.reason;
+  return DeviceKernelChoice{full_name(*pair.few, scaling, x_group), reason + about_many(pair, shape, scaling, x_group) +
+                                                                        about_wide(g.group, wide) +
+                                                                        about_expanded(w.format, pair.few->format)};
 }
 
 }  // namespace lowbit

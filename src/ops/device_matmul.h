@@ -87,7 +87,9 @@ class DeviceMatmulPlan {
   const Order& order_for(int64_t m) const {
     return many_.kernel != nullptr && m > few_.kernel->most_rows ? many_ : few_;
   }
+  /// Of the kernels' product.
   cuda::MatmulShape shape(int64_t m) const;
+  int64_t kernel_k() const { return shape(1).k; }
   Status choose(FormatId format, const DeviceMatmulOptions& options);
   Status upload_rows(const uint8_t* rows, int64_t row_bytes, Arena* arena);
   Status upload_order(Order& order, const uint8_t* rows, int64_t row_bytes, Arena* arena) const;
@@ -99,7 +101,9 @@ class DeviceMatmulPlan {
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, groups_per_scale_ = 1;
   bool x_groups_ = false, has_offsets_ = false;
+  int64_t wide_ = 0;  // columns that a group has in the kernels' order; 0: its own
   Buffer scales_, offsets_, table_;
+  std::array<uint32_t, 4> table_bytes_ = {};  // of a table of integers
   std::string scaling_, reason_;
 };
 

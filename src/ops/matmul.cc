@@ -185,15 +185,17 @@ int64_t x_group_of(const QTensor& w, int64_t activation_group) {
   return activation_group > 0 && activation_group < group && divides ? activation_group : group;
 }
 
+bool has_integers_alone(const QTensor& w) {
+  return std::ranges::all_of(w.codebook, [](float v) { return v == std::nearbyint(v) && v >= -128 && v <= 127; });
+}
+
 std::string why_float_sums(const QTensor& w, int64_t activation_group) {
   const FormatInfo& info = format_info(w.format);
   if (info.kind == ValueKind::kInteger) return "";
   if (info.kind != ValueKind::kTable) return std::string("values of ") + info.name + " are not integers";
+  if (!has_integers_alone(w)) return "the table has values that are not integers of 8 bits";
   int64_t largest = 1;
-  for (const float v : w.codebook) {
-    if (v != std::nearbyint(v) || v < -128 || v > 127) return "the table has values that are not integers of 8 bits";
-    largest = std::max(largest, int64_t(std::fabs(v)));
-  }
+  for (const float v : w.codebook) largest = std::max(largest, int64_t(std::fabs(v)));
   constexpr int64_t kExact = 1 << 24;  // integers up to here are floats
   const int64_t columns = x_group_of(w, activation_group), longest = kExact / (127 * largest);
   if (columns <= longest) return "";

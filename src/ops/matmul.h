@@ -132,6 +132,8 @@ int64_t x_group_of(const QTensor& w, int64_t activation_group);
 /// do for a codebook of integers within int8 whose groups are so short that no sum of floats is rounded
 /// (docs/numerics.md#matmul).
 std::string why_float_sums(const QTensor& w, int64_t activation_group);
+/// Whether a codebook's entries are integers of 8 bits.
+bool has_integers_alone(const QTensor& w);
 
 /// For a reason: "; trellis2 becomes codebook4 in memory", or nothing where both are the same.
 std::string about_expanded(FormatId stored, FormatId in_memory);

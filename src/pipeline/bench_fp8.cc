@@ -38,6 +38,12 @@ Fp8Quant Fp8Operand::quant() {
   return q;
 }
 
+Fp8Quant Fp8Operand::normed(const float* weights) {
+  Fp8Quant q = quant();
+  q.norm_weight = weights, q.norm_eps = 1e-5f;
+  return q;
+}
+
 namespace {
 
 constexpr int64_t kLargestExtent = int64_t{1} << 20, kMostGroups = 256;
@@ -64,7 +70,10 @@ class Fp8Bench {
       : options_(options), engine_(engine), x_(options.m, options.k, 1, 1), w_(options.n, options.k, kFp8Block, 2) {}
 
   Result<std::vector<Fp8BenchRow>> rows() {
+    Fp8Operand own = x_;
+    const std::vector<float> norm = fp8_bench_norm(options_.k);
     LOWBIT_TRY(quantize("act_quant", x_));
+    LOWBIT_TRY(quantize("norm, act_quant", own, norm.data()));
     LOWBIT_TRY(quantize("weight_quant", w_));
     LOWBIT_TRY(gemm());
     LOWBIT_TRY(grouped("contiguous", 0));
@@ -77,15 +86,16 @@ class Fp8Bench {
   }
 
  private:
-  Status quantize(const char* what, Fp8Operand& o) {
+  Status quantize(const char* what, Fp8Operand& o, const float* norm = nullptr) {
+    const Fp8Quant q = o.normed(norm);
     Fp8BenchRow row;
     row.what = what;
     row.kernel = fp8_kernels(engine_.isa).name;
-    LOWBIT_TRY(quantize_fp8(o.quant(), Isa::kScalar, *engine_.pool));
+    LOWBIT_TRY(quantize_fp8(q, Isa::kScalar, *engine_.pool));
     const auto codes = o.codes;
     const auto scales = o.scales;
     LOWBIT_TRY(time_calls(
-        options_.min_seconds, [&](size_t) { return quantize_fp8(o.quant(), engine_.isa, *engine_.pool); }, row));
+        options_.min_seconds, [&](size_t) { return quantize_fp8(q, engine_.isa, *engine_.pool); }, row));
     row.checked = codes == o.codes && scales == o.scales;
     row.gb_s = 1e-9 * double(4 * o.values.size() + o.codes.size() + 4 * o.scales.size()) / row.seconds;
     rows_.push_back(std::move(row));

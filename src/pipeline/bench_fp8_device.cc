@@ -60,7 +60,11 @@ class DeviceFp8Bench {
         w_(options.n, options.k, kFp8Block, 2) {}
 
   Result<std::vector<Fp8BenchRow>> rows() {
+    Fp8Operand own = x_;
+    const std::vector<float> norm = fp8_bench_norm(options_.k);
+    LOWBIT_TRY_ASSIGN(const Buffer device_norm, on_device(norm));
     LOWBIT_TRY(quantize("act_quant", x_));
+    LOWBIT_TRY(quantize("norm, act_quant", own, norm.data(), device_norm.as<float>()));
     LOWBIT_TRY(quantize("weight_quant", w_));
     LOWBIT_TRY(product("gemm", 0, 0));
     LOWBIT_TRY(product("contiguous", options_.groups, 0));
@@ -86,14 +90,14 @@ class DeviceFp8Bench {
   }
 
   /// bf16 to codes and scales: the CPU's bits.
-  Status quantize(const char* what, Fp8Operand& o) {
-    LOWBIT_TRY(quantize_fp8(o.quant(), engine_.isa, *engine_.pool));
+  Status quantize(const char* what, Fp8Operand& o, const float* norm = nullptr, const float* device_norm = nullptr) {
+    LOWBIT_TRY(quantize_fp8(o.normed(norm), engine_.isa, *engine_.pool));
     const std::vector<uint16_t> halves = in_bf16(o.values);
     const int64_t copies = fp8_bench_copies(options_.cold, int64_t(2 * halves.size()));
     LOWBIT_TRY_ASSIGN(const auto values, copies_on_device(halves, copies));
     LOWBIT_TRY_ASSIGN(Buffer codes, cuda::allocate(int64_t(o.codes.size()), "bench codes"));
     LOWBIT_TRY_ASSIGN(Buffer scales, cuda::allocate(int64_t(4 * o.scales.size()), "bench scales"));
-    Fp8Quant q = o.quant();
+    Fp8Quant q = o.normed(device_norm);
     q.element = Fp8Element::kBf16;
     q.codes = codes.as<uint8_t>(), q.scales = scales.as<float>();
     const auto call = [&](int i) {

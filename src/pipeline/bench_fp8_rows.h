@@ -23,7 +23,12 @@ struct Fp8Operand {
   /// Codes and scales of rows [begin, end) of another one.
   void put(const Fp8Operand& from, int64_t begin, int64_t end, int64_t at);
   Fp8Quant quant();
+  /// With a norm of these weights first.
+  Fp8Quant normed(const float* weights);
 };
+
+/// Weights of a norm.
+inline std::vector<float> fp8_bench_norm(int64_t columns) { return std::vector<float>(size_t(columns), 0.75f); }
 
 /// Copies of weights in memory, so that none comes from a cache.
 inline int64_t fp8_bench_copies(bool cold, int64_t bytes) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -24,8 +25,14 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr char kRefused[] = "refused";
+constexpr char kRefused[] = "refused", kRun[] = "run";
 constexpr int64_t kLongestJson = int64_t{4} << 20;
+
+/// Whether these are all files of a run that was stopped before anything was done.
+bool is_empty(const std::vector<std::string>& names) {
+  return std::ranges::all_of(
+      names, [](const auto& name) { return name.starts_with(".tmp-") || name == std::string(kRun) + ".json"; });
+}
 
 std::string digest(const std::string& text) {
   Sha256 hash;
@@ -53,19 +60,27 @@ Result<std::unique_ptr<CalibrationState>> CalibrationState::open(const std::stri
   if (!fresh && !fs::exists(path + "/run.json", error))
     return fail(ErrorCode::kInvalidArgument, path, "a directory with other files in it",
                 "the state of a calibration, or nothing", "move it away first");
-  if (!fresh && state->load_json("run") == run) return state;
-  if (!fresh && !discard && state->load_json(kRefused).is_null())
+  const bool same_run = !fresh && state->load_json(kRun) == run;
+  if (!same_run && !is_empty(names) && !discard && state->load_json(kRefused).is_null())
     return fail(ErrorCode::kInvalidArgument, path, "an unfinished calibration of another source, text or other options",
                 "the state of this one", "remove that directory, or --force to start again");
+  state->is_ours_ = true;
+  if (same_run) return state;
   for (const std::string& name : names)
     if (!error) fs::remove_all(path + "/" + name, error);
   if (error) return fail(ErrorCode::kIo, path, error.message(), "a directory that can be emptied");
-  LOWBIT_TRY(state->save_json("run", run));
+  LOWBIT_TRY(state->save_json(kRun, run));
   return state;
 }
 
 CalibrationState::~CalibrationState() {
+  if (is_ours_ && !has_results()) remove();
   if (lock_ >= 0) close(lock_);
+}
+
+bool CalibrationState::has_results() const {
+  const auto names = directory_names(path_);
+  return !names || !is_empty(*names);
 }
 
 std::string CalibrationState::block_path(int64_t block) const { return fmt::format("{}/block-{}", path_, block); }

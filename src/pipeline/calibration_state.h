@@ -23,14 +23,18 @@ struct FinishedBlock {
 class CalibrationState {
  public:
   /// `run`: whatever decides the bytes. `discard`: a directory of another run is emptied instead of refused, as one
-  /// whose result was refused always is. Errors: kInvalidArgument (another run's state; another process at work), kIo.
+  /// always is whose result was refused or that has none. Errors: kInvalidArgument (another run's state; another
+  /// process at work), kIo.
   static Result<std::unique_ptr<CalibrationState>> open(const std::string& target, const nlohmann::json& run,
                                                         bool discard);
+  /// Removes the directory where nothing was done.
   ~CalibrationState();
   CalibrationState(const CalibrationState&) = delete;
   CalibrationState& operator=(const CalibrationState&) = delete;
 
   const std::string& path() const { return path_; }
+  /// Whether something is done that the next run would take over.
+  bool has_results() const;
 
   /// Block i, if it is there and undamaged.
   bool load(int64_t block, FinishedBlock& out) const;
@@ -50,6 +54,7 @@ class CalibrationState {
 
   std::string path_;
   int lock_ = -1;
+  bool is_ours_ = false;  // of this run, by the lock and by run.json
 };
 
 }  // namespace lowbit

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "base/try.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/sensitivity.h"
+#include "calibrate/text_room.h"
 #include "calibrate/written_text.h"
 #include "format/registry.h"
 #include "model/model_spec.h"
@@ -143,10 +145,25 @@ Status Quantizer::run() {
   if (options_.calibration.file.empty()) {
     for (const SourceTensor& t : source_.tensors()) LOWBIT_TRY(convert(t));
   } else {
-    LOWBIT_TRY(run_calibrated());
+    LOWBIT_TRY(run_guarded());
   }
   summarize(report, all_bytes_, all_elements_);
   return {};
+}
+
+Status Quantizer::run_guarded() {
+  Status done;
+  try {
+    done = run_calibrated();
+  } catch (const std::bad_alloc&) {  // of the standard library; what it held is free again
+    done = fail(ErrorCode::kOutOfMemory, step_, "no memory left",
+                fmt::format("twice the weights at 16 bits each, {} MB, or more of a small model",
+                            2 * bytes_at_16_bits(source_) / 1000000),
+                "close other programs, or fewer --calib-tokens");
+  }
+  if (!done && done.error().code == ErrorCode::kCancelled && state_ && state_->has_results())
+    done.error().hint = fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
+  return done;
 }
 
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
@@ -166,6 +183,7 @@ Status Quantizer::run_calibrated() {
     LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
   }
   if (options_.target_bpw > 0) LOWBIT_TRY(choose_formats());
+  step_ = "calibrating";
   std::vector<Tensors> linears(static_cast<size_t>(text.blocks()));
   for (const SourceTensor& t : source_.tensors()) {
     const int64_t block = layer_role(t.name, t.shape.size()) == LayerRole::kLinear ? block_of(t.name) : -1;
@@ -175,13 +193,8 @@ Status Quantizer::run_calibrated() {
       LOWBIT_TRY(convert(t));
   }
   LOWBIT_TRY(text.held_out().start_quantized(embedding_and_head_.at(weight_name(names::kEmbedding))));
-  for (int64_t block = 0; block < text.blocks(); ++block) {
-    Status done = calibrate_block(text, block, linears[static_cast<size_t>(block)]);
-    if (!done && done.error().code == ErrorCode::kCancelled)
-      done.error().hint =
-          fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
-    LOWBIT_TRY(done);
-  }
+  for (int64_t block = 0; block < text.blocks(); ++block)
+    LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
   return check_held_out(text);
 }
 
@@ -201,6 +214,7 @@ Result<bool> Quantizer::ask_whether_asymmetric() {
 Status Quantizer::choose_formats() {
   Allocation chosen = parse_allocation_json(state_->load_json("formats"));
   if (chosen.specs.empty()) {
+    step_ = "measuring sensitivity";
     LOWBIT_TRY_ASSIGN(chosen, allocate_formats(source_, recipe_, engine_, options_));
     give_back_freed_memory();
     LOWBIT_TRY(state_->save_json("formats", allocation_json(chosen)));
@@ -229,6 +243,7 @@ Status Quantizer::have_text_written() {
   for (const nlohmann::json& id : state_->load_json("text"))
     if (id.is_number_integer()) o.sequences.push_back(id.get<TokenId>());
   if (!o.sequences.empty()) return {};
+  step_ = "writing text";
   WritingOptions writing;
   writing.tokens = o.tokens;
   writing.context = o.context;

@@ -35,6 +35,8 @@ class Quantizer {
  private:
   using Tensors = std::vector<const SourceTensor*>;
 
+  /// run_calibrated(), with an error of its own where memory ends, and a hint at what is kept.
+  Status run_guarded();
   Status run_calibrated();
   /// Sets asymmetric_; whether a layer was told to align.
   Result<bool> ask_whether_asymmetric();
@@ -68,6 +70,7 @@ class Quantizer {
   const JsonEnd end_run_{run_}, end_calibration_{calibration};
   std::unique_ptr<CalibrationState> state_;
   std::map<std::string, QTensor> embedding_and_head_;  // embedding and head as quantized, for the held-out text
+  const char* step_ = "calibrating";                   // for an error
   bool asymmetric_ = false;                            // some layer's fit is asymmetric
   int64_t all_bytes_ = 0, all_elements_ = 0;
 };

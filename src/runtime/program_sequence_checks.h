@@ -127,8 +127,9 @@ inline void expect_same_sequences(const CacheCase& c, int steps, uint64_t seed) 
 
 /// Without `exact`: the logits behind a text are the same bits however it was cut into calls and whatever sequences
 /// were beside it. From those of the CPU's order of sums they are a quarter as far, at the most, as these are from f16
-/// pages: behind one layer some codes of the next one's keys and values are their neighbours.
-inline void expect_same_in_parts(const char* kv, int64_t head_dim, int64_t positions) {
+/// pages: behind one layer some codes of the next one's keys and values are their neighbours. `refresh`: positions are
+/// computed again whenever so many are complete; 0: never.
+inline void expect_same_in_parts(const char* kv, int64_t head_dim, int64_t positions, int64_t refresh = 0) {
   RandomModelSpec spec;
   spec.max_positions = positions + 64;
   spec.layers = 2;
@@ -146,6 +147,7 @@ inline void expect_same_in_parts(const char* kv, int64_t head_dim, int64_t posit
     options.exact = exact;
     options.gpus = {0};
     options.kv = *parse_kv_format(format, 64);
+    EXPECT_TRUE(!options.kv.packed() || set_kv_upkeep(refresh, "", options.kv));
     const auto model = Transformer::load(source, options);
     EXPECT_TRUE(model.has_value()) << model.error().message();
     Executor executor(**model);

@@ -143,8 +143,9 @@ void check_half_step(const HalfStepCase& c, uint64_t seed) {
   call.kernel = &kernel;
   for (const int64_t n : c.n) {
     std::vector<float> values, scales(size_t(groups * cuda::factor_rows(n)));
-    tiles.emplace_back(stored.bits == 2 ? half_step_tiles<2>(rng, n, c.k, stored.zero, values)
-                                        : half_step_tiles<4>(rng, n, c.k, stored.zero, values));
+    tiles.emplace_back(stored.bits == 2   ? half_step_tiles<2>(rng, n, c.k, stored.zero, values)
+                       : stored.bits == 4 ? half_step_tiles<4>(rng, n, c.k, stored.zero, values)
+                                          : half_step_tiles<8>(rng, n, c.k, stored.zero, values));
     for (int64_t g = 0; g < groups; ++g)
       for (int64_t r = 0; r < n; ++r) scales[size_t(g * cuda::factor_rows(n) + r)] = float(0.1 * rng.normal());
     const std::vector<float> bias = random_floats(rng, n), before = random_floats(rng, c.m * n);
@@ -180,8 +181,8 @@ void check_half_step_all(uint64_t cases, int64_t most_columns) {
     const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
     HalfStepCase c;
     c.m = seed % 2 == 0 ? 1 : 1 + below(8);
-    c.format = std::array{FormatId::kInt4,    FormatId::kUint4, FormatId::kInt3,
-                          FormatId::kTernary, FormatId::kInt2,  FormatId::kBinary}[size_t(below(6))];
+    c.format = std::array{FormatId::kInt4, FormatId::kUint4,  FormatId::kInt3, FormatId::kTernary,
+                          FormatId::kInt2, FormatId::kBinary, FormatId::kInt8, FormatId::kInt8}[size_t(below(8))];
     c.half = below(2) == 0 ? cuda::Element::kF16 : cuda::Element::kBf16;
     c.end =
         std::array{ProductEnd::kStore, ProductEnd::kAdd, ProductEnd::kSilu, ProductEnd::kSquaredRelu}[size_t(below(4))];

@@ -246,6 +246,11 @@ class Calibrate(CliTest):
         short = self.dir / "short.txt"
         short.write_text("too short")
         self.assertIn("sequence", self.refused(*call, short))
+        binary = self.dir / "binary"
+        for data in (bytes(range(256)) * 40, "text".encode("utf-16") * 999, b"text and zeros\0" * 999):
+            binary.write_bytes(data)
+            self.assertIn("wanted a text in UTF-8", self.refused(*call, binary))
+        self.refused(*call, "", code=2)
         self.refused(*call, self.dir)
         self.refused(*call, self.text, "--calib-tokens", "0", code=2)
         narrow = self.dir / "narrow"  # config.json says less than the embedding is wide

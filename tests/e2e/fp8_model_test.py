@@ -112,14 +112,14 @@ class Fp8Model(CliTest):
     def test_bench(self):
         report = self.json("bench", "fp8", "-M", 3, "-N", 96, "-K", 200, "--groups", 5, "--warm", "--seconds", 0.01)
         self.assertKeys(report, "isa m n k groups threads cold bandwidth_gb_s rows")
-        self.assertEqual([r["what"] for r in report["rows"]], ["act_quant", "weight_quant", "gemm", "contiguous", "masked", "model", "model, f32 x",
+        self.assertEqual([r["what"] for r in report["rows"]], ["act_quant", "norm, act_quant", "weight_quant", "gemm", "contiguous", "masked", "model", "model, f32 x",
                                                             "bf16, f32 x", "f32, f32 x"])
         for row in report["rows"]:
             self.assertTrue(row["checked"], row)
             self.assertGreater(row["seconds"], 0)
         beside = self.json("bench", "fp8", "-M", 2, "-N", 64, "-K", 128, "--groups", 1, "--warm", "--seconds", 0.01, "--vs", "scalar")
         self.assertEqual(beside["vs"]["what"], "gemm")
-        self.assertAlmostEqual(beside["ratio"], beside["vs"]["seconds"] / beside["rows"][2]["seconds"])
+        self.assertAlmostEqual(beside["ratio"], beside["vs"]["seconds"] / beside["rows"][3]["seconds"])
         self.assertIn("instruction", self.lowbit("bench", "fp8", "--help").stdout.decode())
         self.refused("bench", "fp8", "--vs", "nothing", code=2)
         self.assertIn("fp8", self.json("bench", "matmul", "--format", "fp8", "--group", 128, "--act", "fp8", "-N", 64, "-K", 128, "--warm")["kernel"])

@@ -92,16 +92,30 @@ class Presets(CliTest):
         whole = files_below(self.whole(call))
         state = Path(f"{out}.calibration")
         for seen in ("text.json", "formats.json", "block-1.json"):
-            process = start(*call, "--quiet")
+            process = start(*call)
             while not (state / seen).exists() and process.poll() is None:
                 time.sleep(0.01)
-            interrupt(process)
+            said = interrupt(process)[1].decode()
             self.assertTrue(out.exists() or (state / seen).exists(), seen)
+            self.assertTrue(out.exists() or "goes on where it stopped" in said, said)
         report = self.json(*call)
         self.assertKeys(report, "choices resumed_blocks")
         self.assertTrue(report["choices"])
         self.assertEqual(files_below(out), whole)
         self.assertFalse(state.exists())
+
+    def test_stopped_while_it_writes_it_leaves_nothing(self):
+        out, before = self.dir / "out", sorted(self.dir.iterdir())
+        call = ("quantize", self.hf, out, "--preset", "small", "--quiet")
+        for stop in (interrupt, lambda process: process.kill()):
+            process = start(*call, "--calib-tokens", "4M")
+            while not Path(f"{out}.calibration/run.json").exists() and process.poll() is None:
+                time.sleep(0.01)
+            stop(process)
+            process.wait()
+            if stop is interrupt:
+                self.assertEqual(sorted(self.dir.iterdir()), before)
+        self.json("quantize", self.hf, out, "--preset", "best", *CALIB)  # whatever was begun before
 
     def whole(self, call):
         out = self.dir / "whole"
@@ -177,6 +191,8 @@ class Presets(CliTest):
             self.assertEqual(out.exists(), done.returncode == 0)
             if done.returncode == 1:
                 self.assertRegex(done.stderr.decode(errors="replace"), ERROR_LINE)
+                if Path(f"{out}.calibration").exists():  # so it was under way
+                    self.assertNotIn(b"bad_alloc", done.stderr)
         self.assertEqual(codes[-1], 0)
 
     def peak_bytes(self, *call):

@@ -7,7 +7,7 @@
 
 namespace lowbit {
 
-/// Beyond so many weights the tensor cores that take three tokens and more in fp8 are faster.
+/// Beyond so many weights others take fp8 sooner: tensor cores with scales per 128 rows, else the tiles of many rows.
 constexpr int64_t kMostWeightsOfFp8Tokens = int64_t{8} << 20;
 
 Result<bool> CudaProgram::multiply_exact_products(const Compiled& c, const StepInput& in,
@@ -27,7 +27,8 @@ Result<bool> CudaProgram::multiply_exact_products(const Compiled& c, const StepI
     call.parts[size_t(call.count++)] = w.exact_product_part(part.to);
     weights += w.n * w.k;
   }
-  if (front.takes_fp8() && front.fp8.scale_rows > 1 && m > 2 && weights > kMostWeightsOfFp8Tokens) return false;
+  const int64_t most_fp8 = front.fp8.scale_rows > 1 ? 2 : 4;
+  if (front.takes_fp8() && m > most_fp8 && weights > kMostWeightsOfFp8Tokens) return false;
   call.m = m;
   call.rows = work.slot(in.from);
   call.norm = in.norm == nullptr ? nullptr : c.norm.as<float>();

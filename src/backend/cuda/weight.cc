@@ -72,7 +72,8 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     weight->kernel = weight->fp8.kernel_name();
     weight->reason = "fp8 activations: tensor cores of compute capability 9.0, elsewhere the CPU's order of sums";
   } else if (products && runs_halves(w, x)) {
-    LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, {.activation = Activation::kF32, .arena = &arena}));
+    LOWBIT_TRY_ASSIGN(weight->plan,
+                      DeviceMatmulPlan::make(w, {.activation = Activation::kF32, .arena = &arena, .pool = &pool}));
     weight->kernel = weight->plan.kernel_name();
     weight->reason = about_halves(x.rounding.halves);
   } else if (products) {

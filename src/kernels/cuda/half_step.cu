@@ -59,13 +59,26 @@ HalfStepArgs args_of(const StepProducts& call) {
   return a;
 }
 
+/// A form of the kernel, by its stored bits: stages of a tile and of pairs, bytes of a batch, and the kernels.
+struct HalfStepForm {
+  int stages[2], batch_bytes;
+  void (*kernels[2][2])(HalfStepArgs);  // [bf16][pairs]
+};
+template <int Bits>
+constexpr HalfStepForm kHalfStepForm = {{kHalfStages<Bits, 1>, kHalfStages<Bits, 2>},
+                                        HalfBatch<Bits>::kBytes,
+                                        {{&multiply_half_step<Bits, false, 1>, &multiply_half_step<Bits, false, 2>},
+                                         {&multiply_half_step<Bits, true, 1>, &multiply_half_step<Bits, true, 2>}}};
+const HalfStepForm& form_of(const StepProducts& call) {
+  const int bits = bits_of(call).bits;
+  return bits == 2 ? kHalfStepForm<2> : bits == 4 ? kHalfStepForm<4> : kHalfStepForm<8>;
+}
+
 /// Lays out shared memory; returns its bytes.
 int64_t place(const StepProducts& call, HalfStepArgs& a) {
-  const int tiles = gates_both(call.end) ? 2 : 1, bits = bits_of(call).bits;
-  const int stages = bits == 2 ? (tiles == 2 ? kHalfStages<2, 2> : kHalfStages<2, 1>)
-                               : (tiles == 2 ? kHalfStages<4, 2> : kHalfStages<4, 1>);
-  a.stage_bytes =
-      kHalfBatches * (bits == 2 ? HalfBatch<2>::kBytes : HalfBatch<4>::kBytes) + a.round_spans * kHalfSpanBytes;
+  const HalfStepForm& form = form_of(call);
+  const int tiles = gates_both(call.end) ? 2 : 1, stages = form.stages[tiles - 1];
+  a.stage_bytes = kHalfBatches * form.batch_bytes + a.round_spans * kHalfSpanBytes;
   int64_t at = int64_t{kHalfStepWarps} * stages * tiles * a.stage_bytes;
   const auto take = [&](int& place, int64_t bytes) {
     place = static_cast<int>(std::min<int64_t>(at, 1 << 30));
@@ -97,23 +110,13 @@ bool takes(const StepProducts& call, const Matmul& part) {
          w.n <= (1 << 24);
 }
 
-template <int Bits, bool kBf16>
-auto* kernel_of(bool pairs) {
-  return pairs ? &multiply_half_step<Bits, kBf16, 2> : &multiply_half_step<Bits, kBf16, 1>;
-}
-auto* kernel_of(const StepProducts& call) {
-  const bool pairs = gates_both(call.end), bf16 = call.parts[0].x_element == Element::kBf16;
-  if (bits_of(call).bits == 2) return bf16 ? kernel_of<2, true>(pairs) : kernel_of<2, false>(pairs);
-  return bf16 ? kernel_of<4, true>(pairs) : kernel_of<4, false>(pairs);
-}
-
 }  // namespace
 
 bool takes_half_step(const StepProducts& call) {
   const Matmul& first = call.parts[0];
   if (call.kernel->instance == nullptr || call.kernel->activation != Activation::kF32) return false;
   if (call.count < 1 || first.m < 1 || first.m > kMostStepRows || first.w.k < 1 || first.w.k > (1 << 20)) return false;
-  if (const int bits = bits_of(call).bits; bits != 2 && bits != 4) return false;
+  if (const int bits = bits_of(call).bits; bits != 2 && bits != 4 && bits != 8) return false;
   for (int i = 0; i < call.count; ++i)
     if (!takes(call, call.parts[static_cast<size_t>(i)])) return false;
   if (gates_both(call.end) && (call.count != 2 || first.w.n != call.parts[1].w.n)) return false;
@@ -139,7 +142,8 @@ Status half_step_products(const StepProducts& call) {
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   HalfStepArgs args = args_of(call);
   const int64_t shared = place(call, args), grid = grid_of(args, shared, device);
-  auto* const kernel = kernel_of(call);
+  auto* const kernel =
+      form_of(call).kernels[call.parts[0].x_element == Element::kBf16 ? 1 : 0][gates_both(call.end) ? 1 : 0];
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess)
     return check_cuda(e, "products");
   return check_cuda(

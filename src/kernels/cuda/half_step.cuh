@@ -27,7 +27,10 @@ inline constexpr int kHalfResults = 16 * kMostStepRows;  // of a warp and tile
 
 /// Rounds that are under way.
 template <int Bits, int kTiles>
-inline constexpr int kHalfStages = (Bits == 2 ? 6 : 4) - (kTiles == 2 ? 1 : 0);
+inline constexpr int kHalfStages = (Bits == 2   ? 6
+                                    : Bits == 4 ? 4
+                                                : 3) -
+                                   (kTiles == 2 ? 1 : 0);
 
 struct HalfPart {
   const uint8_t* tiles;
@@ -83,6 +86,11 @@ template <int Bits, int kTiles>
 struct HalfCopies {
   using Batch = HalfBatch<Bits>;
   static constexpr int kPieces = Batch::kBytes / 16, kCopies = kHalfBatches * kPieces / 32;  // of a batch, of a lane
+  /// Where copy i is from, seen from the first one.
+  static __device__ constexpr int copy_from(int i) {
+    constexpr int kBatches = 32 / kPieces;
+    return i * kBatches / 2 * Batch::kPanel + i * kBatches % 2 * Batch::kOfPack;
+  }
   int tile = static_cast<int>(blockIdx.x), round = 0, stage = 0;
   int left = 0, span = 0;  // batches from the warp's first of the round on; the lane's scale
   const uint8_t* from[kTiles];
@@ -126,7 +134,7 @@ struct HalfCopies {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i)
           if (i * (32 / kPieces) + lane / kPieces < left)
-            copy_to_shared_16(to + half * a.stage_bytes + (i * 32 + lane) * 16, from[half] + i * Batch::kPanel);
+            copy_to_shared_16(to + half * a.stage_bytes + (i * 32 + lane) * 16, from[half] + copy_from(i));
         from[half] += kHalfStepWarps * kHalfBatches / 2 * Batch::kPanel;
       }
       copy_scales(a, to + kHalfBatches * Batch::kBytes);
@@ -208,7 +216,10 @@ __device__ __forceinline__ void copy_half_rows(const HalfStepArgs& a, uint8_t* s
 
 template <int kWords>
 __device__ __forceinline__ void load_half_words(const uint8_t* from, uint32_t (&words)[kWords]) {
-  if constexpr (kWords == 2) {
+  if constexpr (kWords == 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+  } else if constexpr (kWords == 2) {
     const uint2 v = *reinterpret_cast<const uint2*>(from);
     words[0] = v.x, words[1] = v.y;
   } else {

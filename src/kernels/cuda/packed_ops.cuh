@@ -22,6 +22,23 @@ __device__ __forceinline__ void multiply_bytes(int (&c)[4], const uint32_t (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
+/// multiply_bytes() of signed bytes.
+__device__ __forceinline__ void multiply_signed_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// c + the products of two signed numbers of 16 bits with the two low bytes of b, or the two high ones.
+template <bool kHigh>
+__device__ __forceinline__ uint32_t multiply_two(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  if constexpr (kHigh) {
+    asm("dp2a.hi.s32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  } else {
+    asm("dp2a.lo.s32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  }
+  return d;
+}
 /// Bytes of b and a, chosen by the four lowest nibbles of `which`.
 __device__ __forceinline__ uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return __byte_perm(a, b, which);

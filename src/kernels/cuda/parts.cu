@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace lowbit::cuda {
 namespace {
@@ -36,6 +37,26 @@ __global__ void scaled_code_sums(const int8_t* codes, int64_t m, int64_t k, int6
     total = __fmaf_rn(static_cast<float>(sum), scales.scales[row * groups + g], total);
   }
   if (threadIdx.x % 32 == 0) sums[at] = total;
+}
+
+/// Four columns a thread.
+__global__ void spread_codes(const __grid_constant__ SpreadCodes a) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int64_t of_row = a.wide_k / 4, at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= a.m * of_row) return;
+  const int64_t row = at / of_row, column = (at - row * of_row) * 4, g = column / a.wide, within = column - g * a.wide;
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t from = g * a.group + within + i;
+    if (within + i < a.group && from < a.k)
+      word |= static_cast<uint32_t>(static_cast<uint8_t>(a.codes[row * a.ldx + from])) << (8 * i);
+  }
+  *reinterpret_cast<uint32_t*>(a.to + row * a.wide_k + column) = word;
+  if (column % 32 != 0) return;
+  const int64_t groups = (a.k + a.group - 1) / a.group;
+  a.to_scales[(row * a.wide_k + column) / 32] = g < groups ? a.scales[row * groups + g] : 0.0f;
 }
 
 /// One block per row. Rows that are tiny as a whole are scaled by 2^64 first, so that no part is lost; back[row] undoes
@@ -127,6 +148,15 @@ cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t 
                   dim3(kThreads), 0, stream, false, codes, m, k, ldx, group, groups, scales, sums);
   return launch(code_sums, grid_of(32 * count, 1), dim3(kThreads), 0, stream, false, codes, m, k, ldx, group, groups,
                 sums);
+}
+
+cudaError_t launch_spread_codes(const SpreadCodes& call, bool overlap, cudaStream_t stream) {
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return e;
+  const int64_t words = call.m * call.wide_k / 4;
+  if (words == 0) return cudaSuccess;
+  return launch(spread_codes, dim3(static_cast<unsigned>((words + kThreads - 1) / kThreads)), dim3(kThreads), 0, stream,
+                overlap && device.bulk_copies, call);
 }
 
 cudaError_t launch_split(const float* x, int64_t m, int64_t k, int64_t ldx, uint16_t* parts, int64_t ldp, float* back,

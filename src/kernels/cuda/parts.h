@@ -21,6 +21,17 @@ struct SumScales {
 cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
                              const SumScales& scales, float* sums, cudaStream_t stream);
 
+/// Codes [m, k] and their scales [m, ceil(k / group)] as [m, wide_k] and [m, wide_k / 32]: the columns of a group come
+/// in `wide` ones, zeros behind them.
+struct SpreadCodes {
+  const int8_t* codes = nullptr;
+  const float* scales = nullptr;
+  int64_t m = 0, k = 0, ldx = 0, group = 0, wide = 0, wide_k = 0;
+  int8_t* to = nullptr;
+  float* to_scales = nullptr;
+};
+cudaError_t launch_spread_codes(const SpreadCodes& call, bool overlap, cudaStream_t stream);
+
 /// x [m, k] f32 -> bf16 [3 m, ldp]: parts i of all rows at row i * m, adding up to x exactly
 /// (docs/adr/0021-three-bf16-parts.md). Zeros from k to ldp. back [m]: what a row's sums are multiplied by, a power of
 /// two.

@@ -78,12 +78,13 @@ __device__ __forceinline__ float warp_inverse_rms(const float* row, int k, float
 }
 
 /// All `threads` of a thread block, which have written the row to shared memory and need not have met; they all get it.
-/// `quarters`: four floats of shared memory, at a multiple of 16 bytes.
-__device__ __forceinline__ float block_inverse_rms(const float* row, int k, float eps, int threads, float* quarters) {
+/// at(i): column i. `quarters`: four floats of shared memory, at a multiple of 16 bytes.
+template <class At>
+__device__ __forceinline__ float block_inverse_rms(int k, float eps, int threads, float* quarters, const At& at) {
   constexpr int kAhead = 8;
   __syncthreads();
   for (int of = static_cast<int>(threadIdx.x); of < kNormSums; of += threads) {
-    const auto fetch = [&](int column) { return column < k ? row[column] : 0.0f; };
+    const auto fetch = [&](int column) { return column < k ? at(column) : 0.0f; };
     int column = of;
     float sum = 0, v[kAhead];
 #pragma unroll
@@ -103,6 +104,9 @@ __device__ __forceinline__ float block_inverse_rms(const float* row, int k, floa
   __syncthreads();
   const float4 q = *reinterpret_cast<const float4*>(quarters);
   return inverse_rms_of(__fadd_rn(__fadd_rn(q.x, q.y), __fadd_rn(q.z, q.w)), k, eps);
+}
+__device__ __forceinline__ float block_inverse_rms(const float* row, int k, float eps, int threads, float* quarters) {
+  return block_inverse_rms(k, eps, threads, quarters, [&](int i) { return row[i]; });
 }
 
 }  // namespace lowbit::cuda

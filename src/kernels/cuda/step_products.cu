@@ -25,8 +25,9 @@ bool has_row_scales(const ProductArgs& args) { return args.weight_groups == 1 &&
 
 /// One token streams where lanes that pass a group's sum on have whole groups.
 bool streams(const ProductArgs& args) {
-  return args.m == 1 && (has_row_scales(args) || (args.per_scale <= kStepGemvXGroups &&
-                                                  std::has_single_bit(static_cast<unsigned>(args.per_scale))));
+  return args.m == 1 &&
+         ((has_row_scales(args) && !args.looks_up) ||
+          (args.per_scale <= kStepGemvXGroups && std::has_single_bit(static_cast<unsigned>(args.per_scale))));
 }
 
 /// How warps share K: an even number of batches of a warp at a time, which hold whole groups.
@@ -41,7 +42,7 @@ void cut_step_gemv(ProductArgs& args) {
 /// place() for one token.
 int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   const bool pairs = gates(call.end);
-  const int tiles = pairs ? 2 : 1, bits = bits_of(call), of_group = tiles * 16 * 4,
+  const int tiles = pairs ? 2 : 1, bits = stored_width(bits_of(call)), of_group = tiles * 16 * 4,
             groups = args.weight_groups * of_group,
             sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
   args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
@@ -60,7 +61,7 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
 
 /// Lays out shared memory; returns its bytes.
 int place(const StepProducts& call, ProductArgs& args, int grid) {
-  const int tiles = gates(call.end) ? 2 : 1, words = bits_of(call);
+  const int tiles = gates(call.end) ? 2 : 1, words = stored_width(bits_of(call));
   const int stage = kProductBatches * kProductThreads * words * 4 * tiles;
   args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
   if (streams(args)) return place_step_gemv(call, args, grid);
@@ -95,6 +96,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.k = static_cast<int>(first.w.k);
   args.k_blocks = static_cast<int>(ceil_div(first.w.k, 128));
   args.x_group_count = static_cast<int>(first.w.groups);
+  args.looks_up = bits_of(call) == kTable;
   args.per_scale = static_cast<int>(std::clamp<int64_t>(first.w.groups_per_scale, 1, first.w.groups));
   args.weight_groups = static_cast<int>(ceil_div(args.x_group_count, args.per_scale));
   args.end = call.end;
@@ -113,6 +115,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
                     from.bias,
                     static_cast<float*>(from.y),
                     from.ldy,
+                    {from.table[0], from.table[1], from.table[2], from.table[3]},
                     static_cast<int>(from.w.n),
                     static_cast<int>(factor_rows(from.w.n)),
                     block};
@@ -127,21 +130,26 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
 
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
-  return part.x_groups && w.groups > 1 && w.group == kActivationGroupColumns && w.offsets == nullptr &&
-         w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
-         part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
+  return part.x_groups && part.spread == 0 && w.groups > 1 && w.group == kActivationGroupColumns &&
+         w.offsets == nullptr && w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale &&
+         part.m == call.parts[0].m && part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) &&
+         w.k <= (1 << 20);
 }
 
 template <int Bits, int kTiles>
 const void* kernel_of(const ProductArgs& args) {
   if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
   if (args.teams == 2) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 2>);
-  return has_row_scales(args) ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, 1>)
-                              : reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 1>);
+  if constexpr (Bits != kTable)
+    if (has_row_scales(args)) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, 1>);
+  return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 1>);
 }
 template <int kTiles>
 const void* kernel_of(int bits, const ProductArgs& args) {
-  return bits == 2 ? kernel_of<2, kTiles>(args) : bits == 4 ? kernel_of<4, kTiles>(args) : kernel_of<8, kTiles>(args);
+  return bits == 2        ? kernel_of<2, kTiles>(args)
+         : bits == 4      ? kernel_of<4, kTiles>(args)
+         : bits == kTable ? kernel_of<kTable, kTiles>(args)
+                          : kernel_of<8, kTiles>(args);
 }
 
 }  // namespace
@@ -154,7 +162,7 @@ bool takes_step_products(const StepProducts& call) {
     if (!takes(call, call.parts[static_cast<size_t>(i)])) return false;
   if (gates(call.end) && (call.count != 2 || call.parts[0].w.n != call.parts[1].w.n)) return false;
   const int bits = bits_of(call);
-  if (bits != 2 && bits != 4 && bits != 8) return false;
+  if (bits != 2 && bits != 4 && bits != 8 && bits != kTable) return false;
   Device device{};
   if (current_device(&device) != cudaSuccess) return false;
   ProductArgs args = args_of(call, device);

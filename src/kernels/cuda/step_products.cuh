@@ -28,6 +28,7 @@ struct ProductPart {
   const float* bias;
   float* y;
   int64_t ldy;
+  uint32_t table[4];  // kTable
   int n, n_padded, first_block;
 };
 
@@ -41,6 +42,7 @@ struct ProductArgs {
   const float* norm;
   float eps;
   int m, k, k_blocks, x_group_count, per_scale, weight_groups;
+  bool looks_up;            // kTable
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
@@ -227,7 +229,8 @@ __device__ __forceinline__ void put_product(float* slot, int m, const float (&v)
 /// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`.
 template <int Bits>
 __device__ __forceinline__ void multiply_product(const ProductArgs& p, const ProductShare& share, const uint8_t* shared,
-                                                 const ProductWords<Bits>& w, float* results) {
+                                                 const ProductWords<Bits>& w, const uint32_t (&table)[4],
+                                                 float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   if (share.count == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, first = 2 * share.first;
@@ -237,7 +240,7 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     uint32_t a[8];
-    decode<kX, Bits>(w[i], 0, a);
+    decode_int8<Bits>(w[i], table, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int at = 2 * i + step;
@@ -335,7 +338,8 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
     for (int i = 0; i < kTiles; ++i) {
       ProductWords<Bits> w;
       load_product_words<Bits>(stage_of(chunk, i), w);
-      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w, results + i * slots);
+      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w, p.part[kTiles == 1 ? mine : i].table,
+                             results + i * slots);
     }
     copy_chunk(chunk + kProductStages);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/try.h"
 #include "kernels/cuda/gemm/dispatch/choose.h"
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
 #include "kernels/cuda/gemm/schedule/skinny.h"
@@ -19,6 +20,7 @@ namespace lowbit::cuda {
 namespace {
 
 constexpr int64_t kGemvRows = 8;     // up to here integer_gemv.h has its own order
+constexpr int64_t kSpreadRows = 32;  // of a launch, with MatmulShape::spread
 constexpr int64_t kSplitRows = 512;  // rows of f32 x that are cut into parts at a time
 constexpr int kAssumedProcessors = 132, kAssumedArch = 90,
               kAssumedShared = 227 << 10;  // where there is no device to ask
@@ -64,6 +66,7 @@ GemmProblem problem_of(FormatId format, GemmActivation activation, const MatmulS
   p.x = place - reinterpret_cast<uintptr_t>(place) % 16 + 16;
   p.ldx = p.ldy = round_up(std::max<int64_t>(s.k, 1), 128);
   p.x_scale_group_stride = s.x_groups ? 1 : 0, p.x_scale_row_stride = s.x_groups ? s.groups : 1;
+  p.whole_sums = s.spread > 0;
   return p;
 }
 
@@ -105,6 +108,7 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
   GemmProblem p;
   const Weight& w = call.w;
   p.w = {format, activation, w.n, w.k, w.groups > 1 ? w.group : 0, w.codes, w.scales, w.offsets};
+  std::ranges::copy(call.table, p.w.table);
   p.m = call.m;
   p.x = call.x;
   p.ldx = std::max(call.ldx, w.k);  // of one row it does not matter
@@ -116,19 +120,28 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
   return p;
 }
 
+MatmulShape shape_of(const Matmul& call) {
+  const Weight& w = call.w;
+  return {call.m,      w.n,     w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale,
+          call.spread, call.x_k};
+}
+
 // ---- int8: codes and scales in the workspace when x comes as floats, sums of x when there are offsets
 
 struct Int8Workspace {
   int64_t ldq, scales, sums, bytes;
+  int64_t wide, wide_scales;  // MatmulShape::spread: codes and scales as the kernel wants them
 };
 Int8Workspace int8_workspace(const MatmulShape& s, Element x) {
   Int8Workspace at{};
-  at.ldq = round_up(std::max<int64_t>(s.k, 1), 64);
-  const bool quantize = x != Element::kInt8;
+  const bool quantize = x != Element::kInt8, spreads = s.spread > 0;
+  at.ldq = round_up(std::max<int64_t>(spreads ? s.x_k : s.k, 1), 64);
+  const int64_t scales = spreads ? ceil_div(s.x_k, s.spread) : s.x_groups ? s.groups : 1;
   at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
-  at.sums = at.scales + (quantize ? round_up(4 * s.m * (s.x_groups ? s.groups : 1), 256) : 0);
+  at.sums = at.wide = at.scales + (quantize ? round_up(4 * s.m * scales, 256) : 0);
+  at.wide_scales = at.wide + (spreads ? round_up(s.m * s.k, 256) : 0);
   const int64_t per_scale = std::max<int64_t>(1, activation_groups_per_scale(s));
-  at.bytes = at.sums + (s.offsets ? 4 * s.m * ceil_div(s.groups, per_scale) : 0);
+  at.bytes = at.wide_scales + (spreads ? 4 * s.m * s.groups : s.offsets ? 4 * s.m * ceil_div(s.groups, per_scale) : 0);
   return at;
 }
 
@@ -141,10 +154,47 @@ GemmProblem int8_problem(FormatId format, const Matmul& call) {
   return p;
 }
 
-Status run_int8(FormatId format, const Matmul& call) {
+/// MatmulShape::spread: as many rows at a time as a kernel takes.
+Status run_spread(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
-  const MatmulShape shape = {
-      call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
+  const Int8Workspace at = int8_workspace(shape_of(call), call.x_element);
+  const auto stream = as_stream(call.stream);
+  SpreadCodes spread{static_cast<const int8_t*>(call.x),
+                     call.x_scales,
+                     call.m,
+                     call.x_k,
+                     call.ldx,
+                     call.spread,
+                     w.groups_per_scale * kActivationGroupColumns,
+                     w.k};
+  spread.to = reinterpret_cast<int8_t*>(call.workspace + at.wide);
+  spread.to_scales = reinterpret_cast<float*>(call.workspace + at.wide_scales);
+  if (call.x_element != Element::kInt8) {
+    auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
+    auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales);
+    LOWBIT_TRY(check_cuda(launch_quantize(call.x, call.x_element, call.m, call.x_k, call.ldx, call.spread, codes,
+                                          at.ldq, scales, call.overlap, stream),
+                          "quantize activations"));
+    spread.codes = codes, spread.scales = scales, spread.ldx = at.ldq;
+  }
+  LOWBIT_TRY(check_cuda(launch_spread_codes(spread, call.overlap, stream), "spread activations"));
+  GemmProblem p = int8_problem(format, call);
+  p.overlap_previous = true;  // that one writes no weights
+  p.ldx = w.k, p.whole_sums = true;
+  for (int64_t m0 = 0; m0 < call.m; m0 += kSpreadRows) {
+    p.m = std::min(kSpreadRows, call.m - m0);
+    p.x = spread.to + m0 * w.k, p.x_scale = spread.to_scales + m0 * w.groups;
+    p.y = static_cast<uint8_t*>(call.y) + m0 * call.ldy * element_bytes(call.y_element);
+    LOWBIT_TRY(status_of(
+        gemm_activation_groups_as(p, w.groups_per_scale, static_cast<ActivationGroupTile>(call.instance), stream)));
+  }
+  return {};
+}
+
+Status run_int8(FormatId format, const Matmul& call) {
+  if (call.spread > 0) return run_spread(format, call);
+  const Weight& w = call.w;
+  const MatmulShape shape = shape_of(call);
   const Int8Workspace at = int8_workspace(shape, call.x_element);
   GemmProblem p = int8_problem(format, call);
   const int64_t per_scale = activation_groups_per_scale(shape);
@@ -238,8 +288,13 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
   if (s.n > (int64_t{1} << 30) || s.k > (int64_t{1} << 30)) return "extents over 2^30";
   const bool int8 = activation == Activation::kInt8;
   const int64_t step = int8 ? 32 : 16;
+  if (s.spread > 0 &&
+      (!int8 || s.offsets || this_device().arch != 90 || stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes))
+    return "groups of x that are not multiples of 32";
   if (s.groups > 1 && s.group % step != 0)
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
+  if (int8 && stored_bits(format, GemmActivation::kInt8).bits == kTable && activation_groups_per_scale(s) == 0)
+    return "a table without scales of x per 32 columns";
   if (int8 && activation_groups_per_scale(s) > 0)
     return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns"
                                                                          : "";
@@ -278,7 +333,8 @@ Status tensor_run(FormatId format, Activation activation, const Matmul& call) {
 
 int32_t tensor_instance(FormatId format, Activation activation, const MatmulShape& shape) {
   const Device d = this_device();
-  const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
+  GemmProblem p = problem_of(format, gemm_activation(activation), shape);
+  if (shape.spread > 0) p.m = std::min(p.m, kSpreadRows);
   if (const int64_t per_scale = activation_groups_per_scale(shape); per_scale > 0 && activation == Activation::kInt8)
     return static_cast<int32_t>(choose_activation_groups(p, per_scale, d.arch, d.processors, d.shared_bytes));
   return supports(p, d.arch) ? pack_choice(p, choose(p, d.arch, d.processors)) : 0;
@@ -305,10 +361,6 @@ Matmul all_rows(std::span<const Matmul> calls) {
   for (const Matmul& call : calls) all.w.n += round_up(call.w.n, 32);
   return all;
 }
-MatmulShape shape_of(const Matmul& call) {
-  const Weight& w = call.w;
-  return {call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
-}
 bool have_same_x(const Matmul& a, const Matmul& b) {
   return a.x == b.x && a.x_scales == b.x_scales && a.m == b.m && a.ldx == b.ldx && a.w.k == b.w.k &&
          a.w.groups_per_scale == b.w.groups_per_scale && a.y_element == b.y_element && a.w.offsets == nullptr &&
@@ -320,7 +372,8 @@ bool have_same_x(const Matmul& a, const Matmul& b) {
 bool takes_row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
   if (kernel.instance == nullptr || calls.size() < 2 || calls.size() > size_t{kMostRowProducts}) return false;
   const Matmul& first = calls.front();
-  if (first.x_element != Element::kInt8 || activation_groups_per_scale(shape_of(first)) == 0) return false;
+  if (first.x_element != Element::kInt8 || first.spread > 0 || activation_groups_per_scale(shape_of(first)) == 0)
+    return false;
   for (const Matmul& call : calls)
     if (!have_same_x(first, call)) return false;
   const auto tile =

@@ -73,13 +73,13 @@ TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
   }
 }
 
-/// Tables of integers are multiplied as these, on tensor cores; others as floats.
-TEST(DeviceMatmul, TablesOfIntegersBecomeThese) {
+/// Tables of integers are multiplied as these, on tensor cores, which look indices up where x has a scale per 32
+/// columns; others as floats.
+TEST(DeviceMatmul, TablesOfIntegers) {
   if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
   for (const FormatId format :
        {FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kCodebook2, FormatId::kTrellis2, FormatId::kTrellis3})
-    for (const auto& [group, kernel] :
-         {std::pair{64, "matmul_int8_a8g32_g64__cuda_tensor"}, {192, "matmul_int8_a8g32_g192__cuda_tensor"}}) {
+    for (const auto& [group, kernel] : {std::pair{64, "_a8g32_g64__cuda_tensor"}, {192, "_a8g32_g192__cuda_tensor"}}) {
       Case c;
       c.format = format;
       c.scaling.k_block = group;
@@ -90,8 +90,10 @@ TEST(DeviceMatmul, TablesOfIntegersBecomeThese) {
       const DeviceMatmulOptions options{.activation_group = 32};
       const auto integers = choose_device_kernel(w, options);
       ASSERT_TRUE(integers.has_value());
-      EXPECT_EQ(integers->name, kernel);
-      EXPECT_NE(integers->reason.find("becomes int8 in memory"), std::string::npos) << integers->reason;
+      EXPECT_EQ(integers->name, "matmul_" + std::string(format_info(format_info(format).expanded).name) + kernel);
+      const auto per_row = choose_device_kernel(w, {});
+      ASSERT_TRUE(per_row.has_value());
+      EXPECT_NE(per_row->reason.find("becomes int8 in memory"), std::string::npos) << per_row->reason;
       w.codebook[1] = 0.5F;
       const auto floats = choose_device_kernel(w, options);
       ASSERT_TRUE(floats.has_value());

@@ -55,6 +55,32 @@ TEST(DeviceMatmulConformance, EveryFormatMeetsEveryGroupRowCountAndType) {
   EXPECT_EQ(bad, 0);
 }
 
+/// Groups of x that are no multiple of 32, and tables of integers: their kernels have a group's room, and look up.
+TEST(DeviceMatmulConformance, OddGroupsAndTables) {
+  LOWBIT_NEEDS_GPU();
+  Counts counts;
+  int bad = 0;
+  for (const FormatId format : {FormatId::kInt8, FormatId::kInt4, FormatId::kInt3, FormatId::kInt2,
+                                FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kTrellis2})
+    for (const int64_t group : {20, 32, 40, 48, 64, 72, 128, 192})
+      for (const int64_t m : {1, 2, 7, 16, 17, 33, 70})
+        for (const auto& [n, k] : {std::pair{70, 203}, {300, 640}, {40, 1152}, {20, 4096}}) {
+          DeviceCase d;
+          d.c.format = format;
+          d.c.scaling.k_block = group;
+          d.c.activation_group = 32;
+          d.c.m = m;
+          d.c.n = d.c.ldy = n;
+          d.c.k = d.c.ldx = k;
+          d.c.seed = uint64_t(m * 100 + group);
+          d.quantized_x = m % 2 == 0;
+          if ((bad += compare_case(d, counts)) > 3) return;
+        }
+  EXPECT_EQ(bad, 0);
+  std::printf("%lld cases, %lld on tensor cores\n", static_cast<long long>(counts.compared),
+              static_cast<long long>(counts.tensor));
+}
+
 TEST(DeviceMatmulConformance, ScalesOfQueriesKeysAndValues) {
   LOWBIT_NEEDS_GPU();
   Counts counts;

@@ -116,6 +116,7 @@ TEST(CudaPrograms, FastQuantizedCaches) {
   LOWBIT_NEEDS_GPU();
   for (const char* kv : {"int8", "int4", "k4v2", "int2"})
     for (const int64_t head_dim : {64, 128}) expect_same_in_parts(kv, head_dim, 1500);
+  for (const char* kv : {"int4", "int2"}) expect_same_in_parts(kv, 128, 1500, 512);
 }
 
 /// A model as a whole, in parts of a prompt, forked and cut back.
@@ -381,7 +382,9 @@ TEST(CudaPrograms, ActivationsIn16Bits) {
     for (const auto& [format, group] : {std::pair{FormatId::kInt4, int64_t{64}},
                                         {FormatId::kInt2, int64_t{16}},
                                         {FormatId::kInt3, Scaling::kAll},
-                                        {FormatId::kTernary, Scaling::kAll}}) {
+                                        {FormatId::kTernary, Scaling::kAll},
+                                        {FormatId::kInt8, int64_t{64}},
+                                        {FormatId::kCodebook4, int64_t{64}}}) {
       const Variant v = halves_variant(halves, format, group);
       const MemorySource source = make_random_model(v.model);
       LoadOptions exact, host;

@@ -59,6 +59,7 @@ TEST(ProgramsOnFibers, RandomSequencesOfQuantizedCaches) {
 
 TEST(ProgramsOnFibers, FastQuantizedCaches) {
   for (const char* kv : {"int8", "int4", "k4v2", "int2"}) expect_same_in_parts(kv, 64, 330);
+  expect_same_in_parts("int4", 64, 330, 192);
 }
 
 TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {

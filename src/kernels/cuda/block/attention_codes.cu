@@ -21,38 +21,38 @@ template <class F>
 __device__ __forceinline__ void attend_items(const AttendPacked& call, const CodesItems& items, CodesCopies<F>& copies,
                                              int item, uint8_t* slots, const CodesShared<F>& shared,
                                              CodesSums<F>& sums) {
+  static_assert(F::kSlots == 3);
   const int end = copies.end;
   uint8_t* slot = slots;
   const auto slot_arrives = [] {
     wait_for_copies<F::kSlots - 1>();
     sync_warp();
   };
-  const auto slot_is_read = [&] {
-    sync_warp();
-    copies.fetch(call, items, slot);
-    slot = slot == slots + (F::kSlots - 1) * F::kSlot ? slots : slot + F::kSlot;
-  };
+  const auto next_slot = [&] { slot = slot == slots + (F::kSlots - 1) * F::kSlot ? slots : slot + F::kSlot; };
 #pragma unroll 1
   for (; item < end; item += kCodesWarps) {
     const bool packed = items.is_packed(item);
-    float scores[kPageSteps][4] = {};
-    ScoreFactors factors;
+    Scores<F> scores;
     slot_arrives();
     if (packed) {
-      factors = multiply_codes<F>(shared, slot, scores);
+      multiply_codes<F>(shared, slot, scores);
     } else {
-      factors = multiply_f16_keys<F>(shared, slot, scores);
+      multiply_f16_keys<F>(shared, slot, scores);
     }
-    slot_is_read();
+    sync_warp();
+    copies.template fetch<true>(call, items, slot);
+    next_slot();
     const int first = packed ? items.page(item) * kTensorPage : items.begin(item);
-    sums.weigh(items, shared, first, first + (packed ? kTensorPage : kQuarter), factors, scores);
+    sums.weigh(items, shared, first, first + (packed ? kTensorPage : kQuarter), scores);
     slot_arrives();
     if (packed) {
-      sums.add_codes(slot);
+      sums.add_codes(slot, scores);
     } else {
-      sums.add_f16_values(items, shared, first, slot);
+      sums.add_f16_values(items, shared, first, slot, scores);
     }
-    slot_is_read();
+    sync_warp();
+    copies.template fetch<false>(call, items, slot);
+    next_slot();
   }
 }
 
@@ -82,14 +82,14 @@ __device__ __forceinline__ void join_warps(const PagedTile& tile, const CodesSha
 /// The tile's outputs, [query][kHead], behind the results of its warps.
 template <class F>
 __device__ __forceinline__ float* outputs_in(uint8_t* bytes) {
-  constexpr int kOutputs = kCodesQueries * F::kHead * 4;
-  static_assert(kCodesQueries * F::kPitch * 4 + kOutputs <= F::kWarpBytes);
+  constexpr int kOutputs = F::kQueries * F::kHead * 4;
+  static_assert(F::kQueries * F::kPitch * 4 + kOutputs <= F::kWarpBytes);
   return reinterpret_cast<float*>(bytes + F::kBytes - kOutputs);
 }
-/// Weighted values by their sum of weights: both are multiples, 2^15 and 2^-2.
+/// Weighted values by their sum of weights.
 template <class F>
 __device__ __forceinline__ void keep_output(uint8_t* bytes, int q, int element, float2 all, float total) {
-  const float by = __fdiv_rn(exact_power(-17), total);
+  const float by = __fdiv_rn(1.0f, total);
   *reinterpret_cast<float2*>(outputs_in<F>(bytes) + q * F::kHead + element) = {__fmul_rn(all.x, by),
                                                                                __fmul_rn(all.y, by)};
 }
@@ -203,8 +203,9 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
     const int first = part * divided.of_part + warp;
     CodesCopies<F> copies;
     copies.begin(call, of, items, first, min(items.count, (part + 1) * divided.of_part));
-#pragma unroll 1
-    for (int i = 0; i < F::kSlots; ++i) copies.fetch(call, items, slots + i * F::kSlot);
+    copies.template fetch<false>(call, items, slots);
+    copies.template fetch<true>(call, items, slots + F::kSlot);
+    copies.template fetch<false>(call, items, slots + 2 * F::kSlot);
     wait_for_predecessor();
     load_queries<F>(attend, of, shared);
     __syncthreads();
@@ -214,8 +215,9 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
     sums.put(reinterpret_cast<float*>(slots));
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (lane < 4) shared.most[warp][2 * lane + i] = sums.most[i], shared.total[warp][2 * lane + i] = sums.total[i];
+    for (int set = 0; set < F::kSets; ++set)
+      if (lane < 4)
+        shared.most[warp][4 * set + lane] = sums.most[set], shared.total[warp][4 * set + lane] = sums.total[set];
   }
   __syncthreads();
   const PagedTile tile = packed_tile(attend);  // once more: registers had other use
@@ -267,22 +269,27 @@ cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
   return cudaSuccess;
 }
 
-template <int kHead>
+template <int kHead, int kSets>
 cudaError_t launch_code_bits(const AttendPacked& call, const Device& device) {
   const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
-  if (keys == 8) return launch_codes<CodesForm<kHead, 8, 8>>(call, device);
-  if (keys == 2) return launch_codes<CodesForm<kHead, 2, 2>>(call, device);
-  return values == 2 ? launch_codes<CodesForm<kHead, 4, 2>>(call, device)
-                     : launch_codes<CodesForm<kHead, 4, 4>>(call, device);
+  if (keys == 8) return launch_codes<CodesForm<kHead, 8, 8, kSets>>(call, device);
+  if (keys == 2) return launch_codes<CodesForm<kHead, 2, 2, kSets>>(call, device);
+  return values == 2 ? launch_codes<CodesForm<kHead, 4, 2, kSets>>(call, device)
+                     : launch_codes<CodesForm<kHead, 4, 4, kSets>>(call, device);
+}
+template <int kHead>
+cudaError_t launch_code_sets(const AttendPacked& call, const Device& device) {
+  return call.attend.tile_queries <= 4 ? launch_code_bits<kHead, 1>(call, device)
+                                       : launch_code_bits<kHead, 2>(call, device);
 }
 
 template <int kHead>
 constexpr int64_t shared_bytes_of(int key_bits) {
-  const int64_t bytes = key_bits == 8   ? CodesForm<kHead, 8, 8>::kBytes
-                        : key_bits == 2 ? CodesForm<kHead, 2, 2>::kBytes
-                                        : CodesForm<kHead, 4, 4>::kBytes;
-  static_assert(CodesForm<kHead, 4, 2>::kBytes <= CodesForm<kHead, 4, 4>::kBytes);
-  return bytes + int64_t{sizeof(CodesShared<CodesForm<kHead, 4, 4>>)};
+  const int64_t bytes = key_bits == 8   ? CodesForm<kHead, 8, 8, 2>::kBytes
+                        : key_bits == 2 ? CodesForm<kHead, 2, 2, 2>::kBytes
+                                        : CodesForm<kHead, 4, 4, 2>::kBytes;
+  static_assert(CodesForm<kHead, 4, 2, 2>::kBytes <= CodesForm<kHead, 4, 4, 2>::kBytes);
+  return bytes + int64_t{sizeof(CodesShared<CodesForm<kHead, 4, 4, 2>>)};
 }
 bool takes_code_bits(int key_bits, int value_bits, int64_t head_dim, const Device& device) {
   return key_bits != 3 && has_packed_form(key_bits, value_bits, head_dim) &&
@@ -296,7 +303,7 @@ bool block::takes_codes(const AttendPacked& call, const Device& device) {
   const AttendPages& a = call.attend;
   const auto least_room = fast_packed_floats(device.processors, a.kv.kv_heads, a.kv.head_dim);
   return !a.exact && call.arrived != nullptr && call.room != nullptr && call.room_floats >= least_room &&
-         call.kv.old.tables == nullptr && !packed.fp8 && a.tile_queries <= kCodesQueries && call.teams == 0 &&
+         call.kv.old.tables == nullptr && !packed.fp8 && a.tile_queries <= 8 && call.teams == 0 &&
          takes_code_bits(packed.key_bits, packed.value_bits, a.kv.head_dim, device);
 }
 
@@ -310,7 +317,7 @@ bool has_fast_packed(int key_bits, int value_bits, int64_t head_dim) {
 }
 
 cudaError_t block::attend_codes(const AttendPacked& call, const Device& device) {
-  return call.attend.kv.head_dim == 64 ? launch_code_bits<64>(call, device) : launch_code_bits<128>(call, device);
+  return call.attend.kv.head_dim == 64 ? launch_code_sets<64>(call, device) : launch_code_sets<128>(call, device);
 }
 
 }  // namespace lowbit::cuda

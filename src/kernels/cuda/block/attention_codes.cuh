@@ -11,12 +11,13 @@
 
 namespace lowbit::cuda::block {
 
-constexpr int kCodesWarps = 8, kCodesThreads = 32 * kCodesWarps, kCodesQueries = 8;
+constexpr int kCodesWarps = 8, kCodesThreads = 32 * kCodesWarps;
 constexpr int kQuarter = kTensorPage / 4;
 
-template <int kHeadDim, int kKeyBits, int kValueBits>
+/// A tile has up to four queries of each set: two columns each of an operand's eight.
+template <int kHeadDim, int kKeyBits, int kValueBits, int kOfSets>
 struct CodesForm {
-  static constexpr int kHead = kHeadDim, kSteps = kHead / 16, kTiles = kHead / 16;
+  static constexpr int kHead = kHeadDim, kTiles = kHead / 16, kSets = kOfSets, kQueries = 4 * kSets;
   static constexpr int kWidth = kValueBits == 2 ? 32 : 64, kBlocks = kHead / kWidth, kBlockTiles = kWidth / 16;
   using Keys = CodeOperands<kKeyBits, kTensorPage>;
   using Values = CodeOperands<kValueBits, kWidth>;
@@ -28,12 +29,12 @@ struct CodesForm {
   static constexpr int kSlots = 3, kLongest = kKeyCodes + kKeySide > kValueCodes + kValueSide
                                                   ? kKeyCodes + kKeySide
                                                   : kValueCodes + kValueSide;
-  static constexpr int kSlot = ((kLongest > kF16 ? kLongest : kF16) + 127) / 128 * 128;
+  static constexpr int kSlot = ((kLongest > kF16 ? kLongest : kF16) + 15) / 16 * 16;
   static constexpr int kWarpBytes = kSlots * kSlot, kBytes = kCodesWarps * kWarpBytes;
   static constexpr int kBlocksOfProcessor = 2 * kBytes <= (224 << 10) ? 2 : 1;
   /// A warp's result, in its slots: [query][kPitch].
   static constexpr int kPitch = kHead + 4;
-  static_assert(kCodesQueries * kPitch * 4 <= kWarpBytes);
+  static_assert(kQueries * kPitch * 4 <= kWarpBytes);
 };
 
 /// The items of a tile, whose queries are all in one block of 64 positions, and what they see.
@@ -101,7 +102,7 @@ __device__ __forceinline__ void copy_side(uint8_t* to, const uint8_t* from) {
 template <class F>
 struct CodesCopies {
   int item, end;
-  bool values, may_read_rows;             // of the pass that the predecessor writes
+  bool may_read_rows;                     // of the pass that the predecessor writes
   const uint8_t *address, *next_address;  // of this item's page and of the next one's
   const uint64_t *packed_pages, *f16_pages;
   int codes, sides, f16;  // where the head lies in a page
@@ -112,7 +113,7 @@ struct CodesCopies {
   }
   __device__ __forceinline__ void begin(const AttendPacked& call, const PagedTile& tile, const CodesItems& items,
                                         int from, int to) {
-    end = to, item = from, values = false, may_read_rows = false;
+    end = to, item = from, may_read_rows = false;
     const auto head = static_cast<int>(head_of(call.kv, tile.kv_head));
     codes = head * static_cast<int>(call.kv.packed.codes);
     sides = static_cast<int>(call.kv.packed.sides_at) + head * static_cast<int>(call.kv.packed.sides);
@@ -123,8 +124,9 @@ struct CodesCopies {
     address = address_of(items, item);
     next_address = address_of(items, item + kCodesWarps);
   }
+  template <bool kValues>
   __device__ __forceinline__ void fetch_codes(uint8_t* slot) const {
-    if (!values) {
+    if constexpr (!kValues) {
       copy_lines<F::kKeyCodes / 128>(slot, address + codes, F::Keys::reader);
       copy_side<F::kKeySide>(slot + F::kKeyCodes, address + sides);
     } else {
@@ -133,11 +135,12 @@ struct CodesCopies {
     }
   }
   /// Values that are not seen are zeros: 0 times infinity is no number.
+  template <bool kValues>
   __device__ __forceinline__ void fetch_f16(const AttendPacked& call, const CodesItems& items, uint8_t* slot) const {
     const unsigned lane = lane_of_warp(), first = static_cast<unsigned>(items.begin(item)),
                    in_page = first % kTensorPage;
     const uint8_t* from = address + f16;
-    if (!values) {
+    if constexpr (!kValues) {
       from += lane / 2 * (2 * kTensorPage) + in_page * 2 + lane % 2 * 16;
       uint8_t* const to = slot + piece_offset(lane / 8, lane % 8, lane / 8);
 #pragma unroll
@@ -160,21 +163,21 @@ struct CodesCopies {
     }
   }
   /// Starts the copies of a slot, if there is something left to read.
+  template <bool kValues>
   __device__ __forceinline__ void fetch(const AttendPacked& call, const CodesItems& items, uint8_t* slot) {
     if (item < end) {
       if (items.is_packed(item)) {
-        fetch_codes(slot);
+        fetch_codes<kValues>(slot);
       } else {
         if (!may_read_rows) wait_for_predecessor();
         may_read_rows = true;
-        fetch_f16(call, items, slot);
+        fetch_f16<kValues>(call, items, slot);
       }
-      if (values) {
+      if constexpr (kValues) {
         item += kCodesWarps;
         address = next_address;
         next_address = address_of(items, item + kCodesWarps);
       }
-      values = !values;
     }
     end_copies();  // also where there is none: who waits counts them
   }

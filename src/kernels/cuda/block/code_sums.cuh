@@ -1,19 +1,40 @@
 #pragma once
 // Products of attention_codes.cu: queries with the keys of an item, and weights with its values. The order is that of
 // docs/numerics.md ("Packed pages on tensor cores").
+//
+// Queries and weights are integers of 16 bits, 256 times a high byte plus a low byte, both signed: columns 2 t and 2 t
+// + 1 of an operand. So lane 4 g + t has sums of query t, and of each fourth one behind it.
 
 #include "kernels/cuda/block/attention_codes.cuh"
 
 namespace lowbit::cuda::block {
 
-/// Weights are 2^11 for the score that they are relative to, and not above 2^15: a score that is larger by less stays
-/// relative to it.
-constexpr float kWeightBits = 11, kMostAbove = 4;
-/// 128 * 2^-24, twice. Least values are read as bytes from 0 to 255, 128 more than they are.
-constexpr uint32_t kBytes128 = 0x00800080u, kFlipSigns = 0x80808080u;
+/// The largest weight of an item is 2 to the power of this, so that rounding it up by half a low byte stays in 15 bits.
+constexpr float kWeightBits = 14.98f;
+/// The largest element of a query is less than 2^15 times this: so its high byte is not above 127.
+constexpr float kQueryPart = 127.0f / 128;
+/// A score that is larger by less than 2 to the power of this stays relative to the score that others are relative to.
+constexpr float kMostAbove = 32;
+constexpr uint32_t kOnes = 0x01010101u, kFlipSigns = 0x80808080u, kF16Ones = 0x3c003c00u;
+/// Added to a number of 24 bits: its high byte is rounded by the one below it, which is rounded, too, and 128 more.
+constexpr uint32_t kHalfBytes = 0x8080;
+constexpr float kIntegers = 12582912.0f, kPositive = 8388608.0f;  // added: the low bits are the nearest integer
 
+/// 2^e as a float.
 __device__ __forceinline__ float exact_power(int e) { return __uint_as_float(static_cast<uint32_t>(127 + e) << 23); }
-constexpr float kOfByte = 16777216.0f;  // a byte by its subnormal number
+/// The number whose bytes two columns have.
+__device__ __forceinline__ int both_bytes(int high, int low) { return 256 * high + low; }
+/// Products with codes of the columns of a tile, of sums of operands: of row i of two.
+template <class Operands, int kTiles>
+__device__ __forceinline__ void products_of(const int (&sums)[kTiles][4], int i, float (&products)[kTiles]) {
+  int before = 0;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const int sum = both_bytes(sums[n][2 * i], sums[n][2 * i + 1]);
+    products[n] = static_cast<float>(Operands::has_lower(n) ? sum - before : sum);
+    before = sum;
+  }
+}
 
 __device__ __forceinline__ float lane_value(float v, int lane) { return __shfl_sync(kAllLanes, v, lane, 32); }
 __device__ __forceinline__ float largest_of_rows(float v) {
@@ -22,247 +43,309 @@ __device__ __forceinline__ float largest_of_rows(float v) {
   return fmaxf(v, xor_lanes(v, 16));
 }
 
-/// Shared by the warps of a block.
+/// Shared by the warps of a block. Columns 2 q and 2 q + 1 are of query q.
 template <class F>
 struct CodesShared {
-  uint2 queries[kCodesQueries][F::kHead / 4 + 4];      // as f16, four to a place, queries in different banks
-  int first[kCodesQueries], last[kCodesQueries];       // positions that they see
-  float sums[kCodesQueries], exponent[kCodesQueries];  // 2^-17 times; what makes exponents of two of products
-  float most[kCodesWarps][kCodesQueries], total[kCodesWarps][kCodesQueries];
-  float of_parts[kCodesQueries];  // sums of weights of the whole tile
-  int parts;                      // of the tile
+  uint2 integers[F::kQueries][F::kHead / 4 + 4];    // queries, four elements to a place
+  uint2 halves[2 * F::kQueries][F::kHead / 4 + 4];  // the same as the sum of two f16
+  uint32_t bytes[2 * F::kQueries][F::kHead / 4 + 4];
+  int first[F::kQueries], last[F::kQueries];  // positions that they see
+  float exponent[F::kQueries];                // what makes exponents of two of products
+  float most[kCodesWarps][F::kQueries], total[kCodesWarps][F::kQueries];
+  float of_parts[F::kQueries];  // sums of weights of the whole tile
+  int parts;                    // of the tile
   bool is_last;
 };
 
-/// The tile's queries as f16: a warp has one.
+/// The tile's queries as integers: a warp has one.
 template <class F>
 __device__ __forceinline__ void load_queries(const AttendPages& call, const PagedTile& tile, CodesShared<F>& shared) {
   const int query = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  float4 x = {0, 0, 0, 0};
-  if (query < tile.count && lane < F::kHead / 4)
-    x = *reinterpret_cast<const float4*>(call.q + tile.offset(call, query) + lane * 4);
-  float largest = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+  if (query >= F::kQueries) return;
+  float x[4] = {0, 0, 0, 0};
+  if (query < tile.count && lane < F::kHead / 4) {
+    const float4 four = *reinterpret_cast<const float4*>(call.q + tile.offset(call, query) + lane * 4);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+  }
+  float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
 #pragma unroll
   for (int w = 1; w < 32; w *= 2) largest = fmaxf(largest, xor_lanes(largest, w));
   const QueryScale scale = query_scale(largest);
-  const uint2 halves = {f16_pair(__fmul_rn(x.x, scale.factor), __fmul_rn(x.y, scale.factor)),
-                        f16_pair(__fmul_rn(x.z, scale.factor), __fmul_rn(x.w, scale.factor))};
-  if (lane < F::kHead / 4) shared.queries[query][lane] = halves;
-  const auto both = [](uint32_t pair) {
-    return __fadd_rn(f16_value(static_cast<uint16_t>(pair)), f16_value(static_cast<uint16_t>(pair >> 16)));
-  };
-  float sum = __fadd_rn(both(halves.x), both(halves.y));
+  uint32_t bits[4], halves[4];
+  bool is_number = true;
 #pragma unroll
-  for (int w = 1; w < 32; w *= 2) sum = __fadd_rn(sum, xor_lanes(sum, w));
+  for (int i = 0; i < 4; ++i) {
+    is_number &= fabsf(x[i]) < INFINITY;
+    const float shifted = __fadd_rn(__fmul_rn(__fmul_rn(x[i], scale.factor), kQueryPart), kIntegers),
+                whole = __fsub_rn(shifted, kIntegers);
+    bits[i] = __float_as_uint(shifted);
+    const float high = f16_value(static_cast<uint16_t>(f16_pair(whole, 0)));
+    halves[i] = f16_pair(high, __fsub_rn(whole, high));
+  }
+  is_number = all_of_warp(is_number);
+  if (lane < F::kHead / 4) {
+    shared.integers[query][lane] = {__byte_perm(bits[0], bits[1], 0x5410), __byte_perm(bits[2], bits[3], 0x5410)};
+#pragma unroll
+    for (int low = 0; low < 2; ++low) {
+      const uint32_t which = low == 0 ? 0x5410 : 0x7632;
+      shared.halves[2 * query + low][lane] = {__byte_perm(halves[0], halves[1], which),
+                                              __byte_perm(halves[2], halves[3], which)};
+      const uint32_t byte = low == 0 ? 0x0051 : 0x0040;
+      const uint32_t all = __byte_perm(__byte_perm(bits[0] + 0x80, bits[1] + 0x80, byte),
+                                       __byte_perm(bits[2] + 0x80, bits[3] + 0x80, byte), 0x5410);
+      shared.bytes[2 * query + low][lane] = low == 0 ? all : all ^ kFlipSigns;
+    }
+  }
   if (lane != 0) return;
   const int position = tile.position(query < tile.count ? query : 0);
   shared.first[query] = first_seen(position, call.window), shared.last[query] = position;
-  shared.sums[query] = __fmul_rn(sum, exact_power(-17));
-  shared.exponent[query] = __fmul_rn(__fmul_rn(call.scale, kLog2E), scale.inverse);
+  shared.exponent[query] = is_number ? __fmul_rn(__fmul_rn(call.scale, kLog2E / kQueryPart), scale.inverse) : NAN;
 }
-/// Operand of the queries in a step of the head's elements: lane 4 g + t those of query g.
-template <class F>
-__device__ __forceinline__ uint2 query_operand(const CodesShared<F>& shared, int step) {
-  const unsigned lane = lane_of_warp();
-  return shared.queries[lane / 4][4 * step + lane % 4];
+
+/// A lane's bytes of four integers times their rows' scales, by 256: high bytes where its column is even. `half`: what
+/// rounds them.
+template <bool kCrossed>
+__device__ __forceinline__ uint32_t scaled_bytes(uint2 integers, uint32_t scales, uint32_t which, uint32_t half) {
+  const uint32_t even = scales & 0x00ff00ffu, odd = scales & 0xff00ff00u;
+  const uint32_t y[4] = {multiply_two<false>(integers.x, even, half), multiply_two<false>(integers.x, odd, half),
+                         multiply_two<true>(integers.y, even, half), multiply_two<true>(integers.y, odd, half)};
+  const uint32_t front = __byte_perm(y[0], y[kCrossed ? 2 : 1], which);
+  return __byte_perm(front, __byte_perm(y[kCrossed ? 1 : 2], y[3], which), 0x5410);
 }
 
 /// The two factors of a matrix, behind its codes.
 __device__ __forceinline__ float2 supers_of(const uint8_t* side) { return *reinterpret_cast<const float2*>(side); }
-/// Adds products with a lane's least values, to the rows of its g.
-__device__ __forceinline__ void add_leasts(float (&sums)[4], const uint8_t* leasts, uint32_t x, uint32_t y) {
-  const BytePairs least = byte_pairs(load_word(leasts) ^ kFlipSigns);
-  const uint32_t a[4] = {least.first, least.first, least.second, least.second};
-  mma_f16(sums, a, x, y);
-}
 
-/// Scores of queries 2 t and 2 t + 1, as exponents of two: scores[n] * by[n] + offset.
-struct ScoreFactors {
-  float by[kPageSteps][2], offset[2];
+/// Scores of an item, as exponents of two, of positions 16 n + 2 g and 16 n + 2 g + 1; 0, or no number where a scale of
+/// all of them is none.
+template <class F>
+struct Scores {
+  float of[F::kSets][kPageSteps][2], wrong[F::kSets];
 };
 
-/// Products of the queries with a packed page's keys: scores[n] of positions 16 n + 2 g, then 16 n + 2 g + 1.
+/// Products of the queries with a packed page's keys.
 template <class F>
-__device__ __forceinline__ ScoreFactors multiply_codes(const CodesShared<F>& shared, const uint8_t* slot,
-                                                       float (&scores)[kPageSteps][4]) {
-  const unsigned t = lane_of_warp() % 4;
+__device__ __forceinline__ void multiply_codes(const CodesShared<F>& shared, const uint8_t* slot, Scores<F>& scores) {
+  const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
+  const uint32_t which = g % 2 == 0 ? 0x0062 : 0x0051, round = g % 2 == 0 ? kHalfBytes : 0x80;
   const uint8_t* const side = slot + F::kKeyCodes;
-  float leasts[4];
+  int sums[F::kSets][kPageSteps][4] = {}, leasts[F::kSets][4] = {};
 #pragma unroll
-  for (int c = 0; c < 4; ++c) leasts[c] = -shared.sums[2 * t + c % 2];
-#pragma unroll 4
-  for (unsigned s = 0; s < F::kSteps; ++s) {
-    uint32_t a[F::Keys::kTiles][4];
+  for (unsigned s = 0; s < F::kHead / 32; ++s) {
+    uint32_t a[kPageSteps][4];
     F::Keys::load(slot, s, a);
-    const uint8_t* const scales = side + 8 + 16 * s + 4 * t;
-    const BytePairs scale = byte_pairs(load_word(scales));
-    const uint2 query = query_operand(shared, s);
-    const uint32_t x = multiply_f16(query.x, scale.first), y = multiply_f16(query.y, scale.second);
+    const uint8_t* const of_rows = side + 8 + 32 * s + 4 * t;
+    const uint32_t scales[2] = {load_word(of_rows), load_word(of_rows + 16)};
+    const uint32_t first = load_word(of_rows + F::kHead), second = load_word(of_rows + F::kHead + 16);
+    const uint32_t of_leasts[4] = {first, first, second, second};
 #pragma unroll
-    for (int n = 0; n < F::Keys::kTiles; ++n) mma_f16(scores[n], a[n], x, y);
-    add_leasts(leasts, scales + F::kHead, query.x, query.y);
+    for (unsigned set = 0; set < F::kSets; ++set) {
+      uint32_t b[2];
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half)
+        b[half] = scaled_bytes<F::Keys::kCrossed>(shared.integers[4 * set + g / 2][8 * s + 4 * half + t], scales[half],
+                                                  which, round);
+#pragma unroll
+      for (int n = 0; n < kPageSteps; ++n) multiply_bytes<true>(sums[set][n], a[n], b[0], b[1]);
+      const uint32_t* const bytes = shared.bytes[8 * set + g] + 8 * s + t;
+      multiply_signed_bytes(leasts[set], of_leasts, bytes[0], bytes[4]);
+    }
   }
   const float2 supers = supers_of(side);
-  const float step = __fmul_rn(supers.x, kOfByte), least = __fmul_rn(supers.y, kOfByte);
-  ScoreFactors factors;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float own = shared.exponent[2 * t + i];
+  for (unsigned set = 0; set < F::kSets; ++set) {
+    const float exponent = shared.exponent[4 * set + t];
+    const float by = __fmul_rn(__fmul_rn(supers.x, 256.0f), exponent);
+    const float offset =
+        __fmul_rn(__fmul_rn(supers.y, exponent), static_cast<float>(both_bytes(leasts[set][0], leasts[set][1])));
+    scores.wrong[set] = __fmul_rn(__fadd_rn(by, offset), 0.0f);
 #pragma unroll
-    for (int n = 0; n < kPageSteps; ++n)
-      factors.by[n][i] = __fmul_rn(__fmul_rn(own, step), exact_power(F::Keys::exponent(n)));
-    factors.offset[i] = __fmul_rn(__fmul_rn(own, least), leasts[i]);
+    for (int i = 0; i < 2; ++i) {
+      float products[kPageSteps];
+      products_of<typename F::Keys>(sums[set], i, products);
+#pragma unroll
+      for (int n = 0; n < kPageSteps; ++n)
+        scores.of[set][n][i] = __fmaf_rn(products[n], __fmul_rn(by, exact_power(-F::Keys::exponent(n))), offset);
+    }
   }
-  return factors;
 }
 
-/// Products with keys of a quarter of an f16 page: of positions 2 g, then 2 g + 1. Other scores stay.
+/// Products with keys of a quarter of an f16 page; other positions have no scores.
 template <class F>
-__device__ __forceinline__ ScoreFactors multiply_f16_keys(const CodesShared<F>& shared, const uint8_t* slot,
-                                                          float (&scores)[kPageSteps][4]) {
+__device__ __forceinline__ void multiply_f16_keys(const CodesShared<F>& shared, const uint8_t* slot,
+                                                  Scores<F>& scores) {
   const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
+  float sums[F::kSets][4] = {};
 #pragma unroll 2
-  for (unsigned s = 0; s < F::kSteps; ++s) {
+  for (unsigned s = 0; s < F::kHead / 16; ++s) {
     uint32_t a[4];
     load_f16_operand(
         [&](unsigned row) { return load_word(slot + piece_offset(4 * s + t, 2 * row + g / 4, t) + g % 4 * 4); }, a);
-    const uint2 query = query_operand(shared, s);
-    mma_f16(scores[0], a, query.x, query.y);
-  }
-  ScoreFactors factors;
 #pragma unroll
-  for (int n = 0; n < kPageSteps; ++n)
-    factors.by[n][0] = shared.exponent[2 * t], factors.by[n][1] = shared.exponent[2 * t + 1];
-  factors.offset[0] = factors.offset[1] = 0;
-  return factors;
+    for (unsigned set = 0; set < F::kSets; ++set) {
+      const uint2 query = shared.halves[8 * set + g][4 * s + t];
+      mma_f16(sums[set], a, query.x, query.y);
+    }
+  }
+#pragma unroll
+  for (unsigned set = 0; set < F::kSets; ++set) {
+    scores.wrong[set] = 0;
+#pragma unroll
+    for (int n = 0; n < kPageSteps; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        scores.of[set][n][i] =
+            n > 0 ? -INFINITY
+                  : __fmul_rn(__fadd_rn(sums[set][2 * i], sums[set][2 * i + 1]), shared.exponent[4 * set + t]);
+  }
 }
 
-/// All that a warp has weighed so far, of queries 2 t and 2 t + 1: values of elements 16 n + 2 g, then 16 n + 2 g + 1;
-/// sums of least values of block g, modulo the number of blocks, which all elements of a block share; the scores that
-/// weights are relative to; and sums of weights, 2^-17 times.
+/// All that a warp has weighed so far: values of elements 16 n + 2 g, then 16 n + 2 g + 1; sums of least values of
+/// block g, modulo the number of blocks, which all elements of a block share; the scores that it is relative to; and
+/// sums of weights.
 template <class F>
 struct CodesSums {
-  float all[F::kTiles][4], least[2], most[2], total[2];
-  uint32_t weights[kPageSteps][2];  // as operands: query g, positions 16 step + 4 t and the three behind
-  float newest[2];                  // total of the last item
-  bool sees[2];                     // something of it
+  float all[F::kSets][F::kTiles][2], least[F::kSets], most[F::kSets], total[F::kSets];
+  float factor[F::kSets];  // of the item's weights, which are relative to its largest score
+  bool sees[F::kSets];     // something of it
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (auto& tile : all)
+    for (int set = 0; set < F::kSets; ++set) {
 #pragma unroll
-      for (float& v : tile) v = 0;
-    least[0] = least[1] = 0;
-    most[0] = most[1] = -INFINITY;
-    total[0] = total[1] = 0;
-  }
-  /// All of it becomes relative to larger scores, where they are much larger.
-  __device__ __forceinline__ void rise(const float (&largest)[2]) {
-    float next[2], by[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) next[i] = largest[i] > __fadd_rn(most[i], kMostAbove) ? largest[i] : most[i];
-    if (!__any_sync(kAllLanes, next[0] != most[0] || next[1] != most[1])) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      by[i] = power_of_two(__fsub_rn(most[i], shift_of(next[i])));
-      most[i] = next[i];
-      total[i] = __fmul_rn(total[i], by[i]), least[i] = __fmul_rn(least[i], by[i]);
+      for (auto& tile : all[set]) tile[0] = tile[1] = 0;
+      least[set] = total[set] = 0;
+      most[set] = -INFINITY;
     }
-#pragma unroll
-    for (auto& tile : all)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) tile[c] = __fmul_rn(tile[c], by[c % 2]);
   }
-  /// Weights of positions from `first` to before `end`, as many as scores are or fewer.
-  __device__ __forceinline__ void weigh(const CodesItems& items, const CodesShared<F>& shared, int first, int end,
-                                        ScoreFactors& factors, float (&scores)[kPageSteps][4]) {
-    sees[0] = sees[1] = true;
-    if (first < items.all_first || first + kTensorPage - 1 > items.all_last || end < first + kTensorPage) {
-      const unsigned g = lane_of_warp() / 4, t = lane_of_warp() % 4;
+  /// All of a set becomes relative to a larger score, where it is much larger.
+  __device__ __forceinline__ void rise(int set, float largest) {
+    const bool rises = largest > __fadd_rn(most[set], kMostAbove);
+    if (!__any_sync(kAllLanes, rises)) return;
+    const float next = rises ? largest : most[set], by = power_of_two(__fsub_rn(most[set], shift_of(next)));
+    most[set] = next;
+    total[set] = __fmul_rn(total[set], by), least[set] = __fmul_rn(least[set], by);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int from = shared.first[2 * t + i], to = min(shared.last[2 * t + i] + 1, end);
-        sees[i] = from < end && to > first;
+    for (auto& tile : all[set]) tile[0] = __fmul_rn(tile[0], by), tile[1] = __fmul_rn(tile[1], by);
+  }
+  /// Makes weights, not yet rounded, of scores of positions from `first` to before `end`, at most a page.
+  __device__ __forceinline__ void weigh(const CodesItems& items, const CodesShared<F>& shared, int first, int end,
+                                        Scores<F>& scores) {
+    const bool all_see = first >= items.all_first && end - 1 <= items.all_last;
+#pragma unroll
+    for (int set = 0; set < F::kSets; ++set) {
+      sees[set] = true;
+      if (!all_see) {
+        const unsigned g = lane_of_warp() / 4, query = 4 * set + lane_of_warp() % 4;
+        const int from = shared.first[query], to = min(shared.last[query] + 1, end);
+        sees[set] = from < end && to > first;
 #pragma unroll
         for (int n = 0; n < kPageSteps; ++n)
 #pragma unroll
-          for (int c = i; c < 4; c += 2) {
-            const int at = first + 16 * n + static_cast<int>(2 * g) + c / 2;
-            const float score = __fmaf_rn(scores[n][c], factors.by[n][i], factors.offset[i]);
-            scores[n][c] = at < from || at >= to ? -INFINITY : score;
+          for (int i = 0; i < 2; ++i) {
+            const int at = first + 16 * n + static_cast<int>(2 * g) + i;
+            if (at < from || at >= to) scores.of[set][n][i] = -INFINITY;
           }
       }
+      float largest = -INFINITY;  // maxima pass a NaN over
 #pragma unroll
-      for (int n = 0; n < kPageSteps; ++n) factors.by[n][0] = factors.by[n][1] = 1;
-      factors.offset[0] = factors.offset[1] = 0;
-    }
-    float largest[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      largest[i] = -INFINITY;  // maxima pass a NaN over
+      for (int n = 0; n < kPageSteps; ++n) largest = fmaxf(largest, fmaxf(scores.of[set][n][0], scores.of[set][n][1]));
+      largest = largest_of_rows(largest);
+      rise(set, largest);
+      factor[set] = power_of_two(__fsub_rn(largest, shift_of(most[set])));
+      if (sees[set]) factor[set] = __fadd_rn(factor[set], scores.wrong[set]);
+      const float base = __fsub_rn(kWeightBits, shift_of(largest));
 #pragma unroll
       for (int n = 0; n < kPageSteps; ++n)
-        largest[i] = fmaxf(largest[i], __fmul_rn(fmaxf(scores[n][i], scores[n][2 + i]), factors.by[n][i]));
-      largest[i] = __fadd_rn(largest_of_rows(largest[i]), factors.offset[i]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) scores.of[set][n][i] = power_of_two(__fadd_rn(scores.of[set][n][i], base));
     }
-    rise(largest);
-    float sums[4] = {};
-    constexpr uint32_t kBytes[4] = {kBytes128, kBytes128, kBytes128, kBytes128};
-    const float base[2] = {__fadd_rn(__fsub_rn(factors.offset[0], shift_of(most[0])), kWeightBits),
-                           __fadd_rn(__fsub_rn(factors.offset[1], shift_of(most[1])), kWeightBits)};
-#pragma unroll
-    for (int n = 0; n < kPageSteps; ++n) {
-      float e[4];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) e[c] = power_of_two(__fmaf_rn(scores[n][c], factors.by[n][c % 2], base[c % 2]));
-      const uint32_t even = transposed_matrix(f16_pair(e[0], e[1])), odd = transposed_matrix(f16_pair(e[2], e[3]));
-      weights[n][0] = __byte_perm(even, odd, 0x5410);
-      weights[n][1] = __byte_perm(even, odd, 0x7632);
-      mma_f16(sums, kBytes, weights[n][0], weights[n][1]);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) newest[i] = sums[i], total[i] = __fadd_rn(total[i], sums[i]);
   }
-  __device__ __forceinline__ void add_codes(const uint8_t* slot) {
-    const unsigned t = lane_of_warp() % 4;
+  __device__ __forceinline__ void add_codes(const uint8_t* slot, const Scores<F>& weights) {
+    const unsigned g = lane_of_warp() / 4, t = lane_of_warp() % 4;
     const auto side_of = [slot](unsigned block) { return slot + F::kValueCodes + block * F::kBlockSide; };
-    const uint8_t* const own = side_of(lane_of_warp() / 4 % F::kBlocks);
-    float leasts[4] = {-newest[0], -newest[1], -newest[0], -newest[1]};
+    uint32_t even[F::kSets][kPageSteps], odd[F::kSets][kPageSteps];  // integers of 16 bits, low and high in a word
+    const uint8_t* const own = side_of(g % F::kBlocks);
+    const float2 own_supers = supers_of(own);
 #pragma unroll
-    for (unsigned s = 0; s < kPageSteps; ++s)
-      add_leasts(leasts, own + 8 + kTensorPage + 16 * s + 4 * t, weights[s][0], weights[s][1]);
-    const float by = __fmul_rn(supers_of(own).y, kOfByte);
+    for (int set = 0; set < F::kSets; ++set) {
+      uint32_t plain[kPageSteps];
+      int sums[4] = {};
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (sees[i]) least[i] = __fmaf_rn(leasts[i], by, least[i]);
+      for (int n = 0; n < kPageSteps; ++n) {
+        even[set][n] = __float_as_uint(__fadd_rn(weights.of[set][n][0], kPositive)) & 0xffffu;
+        odd[set][n] = __float_as_uint(__fadd_rn(weights.of[set][n][1], kPositive)) << 16;
+        const uint32_t both = (even[set][n] | odd[set][n]) + 0x00800080u;
+        plain[n] = transposed_matrix(__byte_perm(both, 0, 0x2031) ^ 0x80800000u);
+      }
+#pragma unroll
+      for (int s = 0; s < kPageSteps / 2; ++s) {  // least values in the first eight rows, ones in the others
+        const uint8_t* const leasts = own + 8 + kTensorPage + 32 * s + 4 * t;
+        const uint32_t a[4] = {load_word(leasts), kOnes, load_word(leasts + 16), kOnes};
+        multiply_signed_bytes(sums, a, plain[2 * s], plain[2 * s + 1]);
+      }
+      total[set] = __fmaf_rn(static_cast<float>(both_bytes(sums[2], sums[3])), factor[set], total[set]);
+      const float by = sees[set] ? __fmul_rn(own_supers.y, factor[set]) : 0.0f;
+      least[set] = __fmaf_rn(static_cast<float>(both_bytes(sums[0], sums[1])), by, least[set]);
+    }
 #pragma unroll
     for (unsigned block = 0; block < F::kBlocks; ++block) {
-      float sums[F::kBlockTiles][4] = {};
+      const uint8_t* const side = side_of(block);
+      uint32_t b[F::kSets][kPageSteps];
 #pragma unroll
-      for (unsigned s = 0; s < kPageSteps; ++s) {
+      for (int n = 0; n < kPageSteps; ++n) {
+        const uint32_t scales = *reinterpret_cast<const uint16_t*>(side + 8 + 16 * n + 2 * g);
+#pragma unroll
+        for (int set = 0; set < F::kSets; ++set)
+          b[set][n] = transposed_matrix(__byte_perm(multiply_two<false>(even[set][n], scales, kHalfBytes),
+                                                    multiply_two<false>(odd[set][n], scales, kHalfBytes), 0x5162) ^
+                                        0x80800000u);
+      }
+      int sums[F::kSets][F::kBlockTiles][4] = {};
+#pragma unroll
+      for (unsigned s = 0; s < kPageSteps / 2; ++s) {
         uint32_t a[F::kBlockTiles][4];
         F::Values::load(slot + block * F::kBlockCodes, s, a);
-        const BytePairs scale = byte_pairs(load_word(side_of(block) + 8 + 16 * s + 4 * t));
-        uint32_t second = weights[s][1];
-        if constexpr (F::Values::kUneven) second = multiply_f16(second, 0x2c002c00u);  // a sixteenth
-        const uint32_t x = multiply_f16(weights[s][0], scale.first), y = multiply_f16(second, scale.second);
 #pragma unroll
-        for (int n = 0; n < F::kBlockTiles; ++n) mma_f16(sums[n], a[n], x, y);
+        for (int set = 0; set < F::kSets; ++set) {
+          uint32_t first = b[set][2 * s], second = b[set][2 * s + 1];
+          if constexpr (F::Values::kPairs) {
+            const uint32_t front = first;
+            first = __byte_perm(front, second, 0x5410), second = __byte_perm(front, second, 0x7632);
+          }
+#pragma unroll
+          for (int n = 0; n < F::kBlockTiles; ++n) multiply_bytes<true>(sums[set][n], a[n], first, second);
+        }
       }
-      const float super = __fmul_rn(supers_of(side_of(block)).x, kOfByte);
+      const float super = __fmul_rn(supers_of(side).x, 256.0f);
 #pragma unroll
-      for (int n = 0; n < F::kBlockTiles; ++n) {
-        const float step = __fmul_rn(super, exact_power(F::Values::exponent(n)));
+      for (int set = 0; set < F::kSets; ++set) {
+        const float by = sees[set] ? __fmul_rn(super, factor[set]) : 0.0f;  // unseen, a step may be no number
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          float& sum = all[block * F::kBlockTiles + n][c];
-          if (sees[c % 2]) sum = __fmaf_rn(sums[n][c], step, sum);  // where nothing is seen a step may be no number
+        for (int i = 0; i < 2; ++i) {
+          float products[F::kBlockTiles];
+          products_of<typename F::Values>(sums[set], i, products);
+#pragma unroll
+          for (int n = 0; n < F::kBlockTiles; ++n) {
+            float& sum = all[set][block * F::kBlockTiles + n][i];
+            sum = __fmaf_rn(products[n], __fmul_rn(by, exact_power(-F::Values::exponent(n))), sum);
+          }
         }
       }
     }
   }
+  /// Weights as sums of two f16, an operand of sixteen positions.
+  __device__ __forceinline__ static void f16_weights(const float (&of)[2], uint32_t (&b)[2]) {
+    uint32_t both[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float high = f16_value(static_cast<uint16_t>(f16_pair(of[i], 0)));
+      both[i] = transposed_matrix(f16_pair(high, __fsub_rn(of[i], high)));
+    }
+    b[0] = __byte_perm(both[0], both[1], 0x5410), b[1] = __byte_perm(both[0], both[1], 0x7632);
+  }
   __device__ __forceinline__ void add_f16_values(const CodesItems& items, const CodesShared<F>& shared, int first,
-                                                 const uint8_t* slot) {
+                                                 const uint8_t* slot, const Scores<F>& weights) {
     constexpr unsigned kLines = F::kHead / 64;  // of a row
     const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
     const auto load = [&](unsigned n, uint32_t(&a)[4]) {
@@ -273,6 +356,22 @@ struct CodesSums {
           },
           a);
     };
+    const auto add = [&](int set, unsigned n, const uint32_t(&a)[4], uint32_t x, uint32_t y, bool is_own) {
+      float sums[4] = {};
+      mma_f16(sums, a, x, y);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (is_own) all[set][n][i] = __fmaf_rn(__fadd_rn(sums[2 * i], sums[2 * i + 1]), factor[set], all[set][n][i]);
+    };
+    uint32_t b[F::kSets][2];
+#pragma unroll
+    for (int set = 0; set < F::kSets; ++set) {
+      f16_weights(weights.of[set][0], b[set]);
+      constexpr uint32_t kAll[4] = {kF16Ones, kF16Ones, kF16Ones, kF16Ones};
+      float sums[4] = {};
+      mma_f16(sums, kAll, b[set][0], b[set][1]);
+      total[set] = __fmaf_rn(__fadd_rn(sums[0], sums[1]), factor[set], total[set]);
+    }
     bool strange = false;  // 0 times what is no number is no number, either
     const bool all_see = first >= items.all_first && first + kQuarter - 1 <= items.all_last;
 #pragma unroll
@@ -286,39 +385,38 @@ struct CodesSums {
       for (unsigned n = 0; n < F::kTiles; ++n) {
         uint32_t a[4];
         load(n, a);
-        mma_f16(all[n], a, weights[0][0], weights[0][1]);
+#pragma unroll
+        for (int set = 0; set < F::kSets; ++set) add(set, n, a, b[set][0], b[set][1], true);
       }
       return;
     }
+#pragma unroll
+    for (int set = 0; set < F::kSets; ++set)
 #pragma unroll 1
-    for (unsigned query = 0; query < kCodesQueries; ++query) {
-      const int from = shared.first[query], to = shared.last[query], at = first + static_cast<int>(4 * t);
-      const auto seen = [&](int i) { return at + i >= from && at + i <= to ? 0xffffu << (i % 2 * 16) : 0u; };
-      const uint32_t front = seen(0) | seen(1), back = seen(2) | seen(3);
-      const uint32_t x = g == query ? weights[0][0] : 0, y = g == query ? weights[0][1] : 0;
+      for (unsigned query = 0; query < 4; ++query) {
+        const int from = shared.first[4 * set + query], to = shared.last[4 * set + query];
+        const int at = first + static_cast<int>(4 * t);
+        const auto seen = [&](int i) { return at + i >= from && at + i <= to ? 0xffffu << (i % 2 * 16) : 0u; };
+        const uint32_t front = seen(0) | seen(1), back = seen(2) | seen(3);
 #pragma unroll
-      for (unsigned n = 0; n < F::kTiles; ++n) {
-        uint32_t a[4];
-        load(n, a);
-        a[0] &= front, a[1] &= front, a[2] &= back, a[3] &= back;
-        float sums[4] = {all[n][0], all[n][1], all[n][2], all[n][3]};
-        mma_f16(sums, a, x, y);
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          if (2 * t + c % 2 == query) all[n][c] = sums[c];
+        for (unsigned n = 0; n < F::kTiles; ++n) {
+          uint32_t a[4];
+          load(n, a);
+          a[0] &= front, a[1] &= front, a[2] &= back, a[3] &= back;
+          add(set, n, a, b[set][0], b[set][1], t == query);
+        }
       }
-    }
   }
   /// Weighted values, [query][F::kPitch].
   __device__ __forceinline__ void put(float* to) const {
     const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int set = 0; set < F::kSets; ++set)
 #pragma unroll
       for (unsigned n = 0; n < F::kTiles; ++n) {
-        const float l = lane_value(least[i], static_cast<int>(4 * (n / F::kBlockTiles) + t));
-        *reinterpret_cast<float2*>(to + (2 * t + i) * F::kPitch + 16 * n + 2 * g) = {__fadd_rn(all[n][i], l),
-                                                                                     __fadd_rn(all[n][2 + i], l)};
+        const float l = lane_value(least[set], static_cast<int>(4 * (n / F::kBlockTiles) + t));
+        *reinterpret_cast<float2*>(to + (4 * set + t) * F::kPitch + 16 * n + 2 * g) = {__fadd_rn(all[set][n][0], l),
+                                                                                       __fadd_rn(all[set][n][1], l)};
       }
   }
 };

@@ -1,10 +1,11 @@
 #pragma once
-// Codes of a packed page as operands of tensor cores, without a conversion: a code in the low bits of an f16 is a
-// subnormal number, the code times a power of two. A shift and a mask give the pairs of rows that lie side by side
-// (code_position(), kernels/packed_kv.h). What stands beside codes goes into the other operand.
+// Codes of a packed page as bytes that tensor cores multiply, without a conversion: a code may lie in any bits of its
+// byte, which makes it a multiple. A mask, and a choice of bytes where two words have a row's codes side by side, give
+// four rows in a register (code_position(), kernels/packed_kv.h). What stands beside codes goes into the other operand.
 //
-// A step is sixteen rows: elements of a head where codes are keys, positions where they are values. Lane 4 g + t has
-// rows 16 step + 4 t to 16 step + 4 t + 3, and of sixteen columns n those at 16 n + 2 g and 16 n + 2 g + 1.
+// A step is 32 rows: elements of a head where codes are keys, positions where they are values. Lane 4 g + t has rows
+// 32 step + 4 t to 32 step + 4 t + 3 and those sixteen behind, and of sixteen columns n those at 16 n + 2 g and 16 n +
+// 2 g + 1.
 
 #include "kernels/cuda/half_matrices.cuh"
 #include "kernels/packed_kv.h"
@@ -19,20 +20,24 @@ __device__ __forceinline__ unsigned piece_offset(unsigned line, unsigned piece, 
 /// Lanes as numbers that are not negative: what is masked of them needs no correction.
 __device__ __forceinline__ unsigned lane_of_warp() { return threadIdx.x % 32u; }
 
-/// Matrices of kBits and `kColumns` columns; value is code * 2^-exponent(n) in columns n, but in the second pair of a
-/// step's rows 16 times as much where kUneven.
+/// Matrices of kBits and `kColumns` columns; a byte is the code times 2^exponent(n) in columns n, and where
+/// has_lower(n) it has the operand of n - 1 below it: a difference of sums costs less than a mask of each word.
 template <int kBits, int kColumns>
 struct CodeOperands {
   static constexpr int kTiles = kColumns / 16;
-  static constexpr bool kUneven = kBits == 2 && kColumns == 32;
+  /// The first operand has two rows of a lane's four of each half of a step, the second one the other two.
+  static constexpr bool kPairs = kBits == 2 && kColumns == 32;
+  /// Rows of a register: 0, 2, 1, 3.
+  static constexpr bool kCrossed = kBits == 2 && !kPairs;
   static_assert(kBits == 8 || kBits == 4 || kBits == 2);
 
-  static constexpr int exponent(int n) { return kBits == 8 ? 24 : kBits == 4 ? 24 - n % 2 * 4 : 24 - 2 * n; }
+  static constexpr int exponent(int n) { return kBits == 8 ? 0 : kBits == 4 ? n % 2 * 4 : 2 * n; }
+  static constexpr bool has_lower(int n) { return kBits == 4 ? n % 2 == 1 : kCrossed && n > 0; }
   /// The t of the lanes that read a line.
   __device__ __forceinline__ static unsigned reader(unsigned line) {
     if constexpr (kBits == 8) return line / 2 % 4;
     if constexpr (kBits == 4) return line % 4;
-    return kUneven ? 0 : line % 2;
+    return kPairs ? 0 : line % 2;
   }
   /// Operands of a step, of all columns. `codes`: of the matrix, in shared memory.
   __device__ __forceinline__ static void load(const uint8_t* codes, unsigned step, uint32_t (&a)[kTiles][4]) {
@@ -40,49 +45,50 @@ struct CodeOperands {
     const auto pair = [&](unsigned line, unsigned piece, unsigned by) {
       return *reinterpret_cast<const uint2*>(codes + piece_offset(line, piece + g / 2, by) + g % 2 * 8);
     };
-    if constexpr (kBits == 8) {
+    if constexpr (kPairs) {
+      const uint2 first = pair(2 * step, t / 2 * 4, 0), second = pair(2 * step + 1, t / 2 * 4, 0);
+      const unsigned which = t % 2 == 0 ? 0x6420 : 0x7531;
+      const uint32_t both[2] = {__byte_perm(first.x, second.x, which), __byte_perm(first.y, second.y, which)};
 #pragma unroll
-      for (int part = 0; part < 2; ++part)
+      for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint2 two = pair(8 * step + 2 * t + part, 4 * half, t);
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const uint32_t which = n == 0 ? 0x4240 : 0x4341;
-            a[2 * half + n][2 * part] = __byte_perm(two.x, 0, which);
-            a[2 * half + n][2 * part + 1] = __byte_perm(two.y, 0, which);
-          }
-        }
-    } else if constexpr (kBits == 4) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const uint2 two = pair(4 * step + t, 4 * part, t);
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const uint32_t mask = n % 2 == 0 ? 0x000f000fu : 0x00f000f0u;
-          a[n][2 * part] = two.x >> (n / 2 * 8) & mask;
-          a[n][2 * part + 1] = two.y >> (n / 2 * 8) & mask;
-        }
-      }
-    } else if constexpr (!kUneven) {
-      const uint2 two = pair(2 * step + t / 2, t % 2 * 4, t / 2);
-#pragma unroll
-      for (int part = 0; part < 2; ++part)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          a[n][2 * part] = two.x >> (8 * part) & (0x00030003u << (2 * n));
-          a[n][2 * part + 1] = two.y >> (8 * part) & (0x00030003u << (2 * n));
-        }
+        for (int i = 0; i < 4; ++i) a[n][i] = both[i % 2] >> (i / 2 * 4) & (0x03030303u << (2 * n));
     } else {
-      uint2 two = pair(step, t / 2 * 4, 0);
-      two = {two.x >> (t % 2 * 8), two.y >> (t % 2 * 8)};
+      load_halves(pair, step, a);
+    }
+  }
+  template <class Pair>
+  __device__ __forceinline__ static void load_halves(const Pair& pair, unsigned step, uint32_t (&a)[kTiles][4]) {
+    const unsigned t = lane_of_warp() % 4;
 #pragma unroll
-      for (int part = 0; part < 2; ++part)
+    for (unsigned half = 0; half < 2; ++half) {
+      const unsigned of = 2 * step + half;
+      const auto give = [&](int n, uint2 two, uint32_t mask) {
+        a[n][2 * half] = two.x & mask, a[n][2 * half + 1] = two.y & mask;
+      };
+      const auto choose = [](uint2 first, uint2 second, unsigned which) {
+        return uint2{__byte_perm(first.x, second.x, which), __byte_perm(first.y, second.y, which)};
+      };
+      if constexpr (kBits == 8) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          a[n][2 * part] = two.x & (0x00030003u << (2 * n + 4 * part));
-          a[n][2 * part + 1] = two.y & (0x00030003u << (2 * n + 4 * part));
+        for (int n = 0; n < 4; n += 2) {
+          const uint2 first = pair(8 * of + 2 * t, 2 * n, t), second = pair(8 * of + 2 * t + 1, 2 * n, t);
+          give(n, choose(first, second, 0x6420), ~0u);
+          give(n + 1, choose(first, second, 0x7531), ~0u);
         }
+      } else if constexpr (kBits == 4) {
+        const uint2 first = pair(4 * of + t, 0, t), second = pair(4 * of + t, 4, t);
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) {
+          const uint2 two = choose(first, second, n == 0 ? 0x6420 : 0x7531);
+          give(n, two, 0x0f0f0f0fu);
+          give(n + 1, two, ~0u);
+        }
+      } else {
+        const uint2 two = pair(2 * of + t / 2, t % 2 * 4, t / 2);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) give(n, two, 0x01010101u * ((4u << (2 * n)) - 1));
+      }
     }
   }
 };
@@ -99,13 +105,6 @@ __device__ __forceinline__ void load_f16_operand(const Word& word, uint32_t (&a)
   }
 }
 
-/// Four bytes of a step's rows as two pairs of subnormal f16, 2^-24 times the bytes.
-struct BytePairs {
-  uint32_t first, second;
-};
-__device__ __forceinline__ BytePairs byte_pairs(uint32_t word) {
-  return {__byte_perm(word, 0, 0x4140), __byte_perm(word, 0, 0x4342)};
-}
 __device__ __forceinline__ uint32_t load_word(const uint8_t* from) { return *reinterpret_cast<const uint32_t*>(from); }
 
 }  // namespace lowbit::cuda::block

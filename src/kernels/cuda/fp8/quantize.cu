@@ -175,37 +175,49 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   return enqueue(where, quantize_halves<E>, grid, kThreads, stream, q, device.bulk_copies);
 }
 
-template <Fp8Element E, class Shape>
-Status start_normed_halves(const Fp8Quant& q, void* stream) {
+/// How a thread block's warps take rows: one each, or one together.
+struct NormedShape {
+  bool together;
+  int64_t warps, at_once;  // thread blocks of a multiprocessor
+};
+NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
+  constexpr int64_t kFewRows = 8;      // of a multiprocessor
+  constexpr int64_t kReserved = 1024;  // bytes of a thread block, by the device
+  const bool few = q.rows < kFewRows * device.processors;
+  const auto blocks = [&](int64_t rows) {
+    return (device.shared_bytes + kReserved) / (normed_bytes(q.columns, rows) + kReserved);
+  };
+  constexpr int64_t kMost = kMostNormedWarps;
+  if (!few && normed_bytes(q.columns, kMost) <= device.shared_bytes)
+    return {false, kMost, std::min<int64_t>(blocks(kMost), 2)};
+  const int64_t most = few ? kMost : std::clamp<int64_t>(2 * kMost / blocks(1), kMost / 2, kMost),
+                warps = std::clamp<int64_t>((q.columns + kFp8Block - 1) / kFp8Block, 4, most);
+  return {true, warps, std::clamp<int64_t>(blocks(1), 1, 2 * kMost / warps)};
+}
+
+template <Fp8Element E>
+Status quantize_normed_halves_of(const Fp8Quant& q, const Device& device, void* stream) {
   const char* const where = "fp8 quantization";
-  Device device;
-  if (auto status = check_cuda(current_device(&device), where); !status) return status;
-  auto* const kernel = &quantize_normed_halves<E, Shape>;
+  const auto [together, warps, at_once] = normed_shape(q, device);
+  auto* const kernel = together ? &quantize_normed_halves<E, true> : &quantize_normed_halves<E, false>;
   if (auto status = check_cuda(allow_shared(reinterpret_cast<const void*>(kernel), device), where); !status)
     return status;
-  const int64_t blocks =
-      std::min((q.rows + kRowsAtOnce - 1) / kRowsAtOnce, int64_t{device.processors} * Shape::kAtOnce);
-  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads),
-                           Shape::shared_bytes(q.columns), static_cast<cudaStream_t>(stream), device.bulk_copies, q),
+  const int64_t rows = together ? 1 : warps, blocks = std::min((q.rows + rows - 1) / rows, device.processors * at_once);
+  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(32 * warps)),
+                           static_cast<size_t>(normed_bytes(q.columns, rows)), static_cast<cudaStream_t>(stream),
+                           device.bulk_copies, q, static_cast<int>(warps)),
                     where);
 }
 
-/// As few threads as have room for a row.
 template <Fp8Element E>
 Status quantize_rows_normed(const Fp8Quant& q, void* stream) {
-  if constexpr (E != Fp8Element::kF32) {
-    using Narrow = NormShape<128, 1>;
-    using Middle = NormShape<128, 2>;
-    using Wide = NormShape<256, 2>;
-    using Widest = NormShape<512, 2>;
-    if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && q.columns <= Widest::kMostColumns &&
-        aligned(q.x, q.ldx * 2, 16) && aligned(q.codes, q.ldcodes, 8)) {
-      if (q.columns <= Narrow::kMostColumns) return start_normed_halves<E, Narrow>(q, stream);
-      if (q.columns <= Middle::kMostColumns) return start_normed_halves<E, Middle>(q, stream);
-      if (q.columns <= Wide::kMostColumns) return start_normed_halves<E, Wide>(q, stream);
-      return start_normed_halves<E, Widest>(q, stream);
-    }
-  }
+  Device device;
+  if (auto status = check_cuda(current_device(&device), "fp8 quantization"); !status) return status;
+  if constexpr (E != Fp8Element::kF32)
+    if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && aligned(q.x, q.ldx * 2, 16) &&
+        aligned(q.codes, q.ldcodes, 8) && aligned(q.norm_weight, 0, 16) &&
+        normed_bytes(q.columns, 1) <= device.shared_bytes)
+      return quantize_normed_halves_of<E>(q, device, stream);
   return enqueue("fp8 quantization", quantize_normed<E>, q.rows, kNormThreads, stream, q);
 }
 

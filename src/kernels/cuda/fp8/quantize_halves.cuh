@@ -53,12 +53,16 @@ __device__ __forceinline__ Reciprocal reciprocal_of(float scale) {
 #endif
   return {scale, high, __fmul_rn(__fmaf_rn(-scale, high, 1.0f), high), scale > 0x1p-80f && scale < 0x1p80f};
 }
-/// fp8_scale(). Of such a magnitude of 11 bits, one correction of a product is the division by 448.
-__device__ __forceinline__ float scale_of_half(float largest, bool power_of_two) {
+/// fp8_scale() of what is neither tiny nor huge. One correction of a product is the division by 448, of all mantissas.
+__device__ __forceinline__ float plain_scale(float largest, bool power_of_two) {
   constexpr float kInverse = 1.0f / kE4m3Max;
-  if (power_of_two || !(largest > 0x1p-70f && largest < 0x1p70f)) return fp8_scale(largest, power_of_two);
   const float q = __fmul_rn(largest, kInverse);
-  return __fmaf_rn(__fmaf_rn(-q, kE4m3Max, largest), kInverse, q);
+  const float scale = __fmaf_rn(__fmaf_rn(-q, kE4m3Max, largest), kInverse, q);
+  return power_of_two ? __uint_as_float((__float_as_uint(scale) + 0x7fffffu) & 0x7f800000u) : scale;
+}
+__device__ __forceinline__ float scale_of(float largest, bool power_of_two) {
+  return largest > 0x1p-70f && largest < 0x1p70f ? plain_scale(largest, power_of_two)
+                                                 : fp8_scale(largest, power_of_two);
 }
 template <bool kPlain>
 __device__ __forceinline__ float quotient_of_half(float x, const Reciprocal& r) {
@@ -116,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) quantize_halves(const __grid_constan
   for (int across = kBlockLanes / 2; across > 0; across /= 2)
     most = larger_halves(most, __shfl_xor_sync(0xffffffffu, most, across, 32));
   const uint32_t largest = larger_halves(most, most >> 16);
-  const float scale = scale_of_half(low_half<E>(largest & 0xffffu), q.power_of_two);
+  const float scale = scale_of(low_half<E>(largest & 0xffffu), q.power_of_two);
   if (!there) return;
   const bool has_codes = fp8_has_codes(scale);
   const Reciprocal by = reciprocal_of(has_codes ? scale : 1.0f);

@@ -40,6 +40,7 @@ struct GemmWeights {
   const float* scales = nullptr;       // [groups, padded_rows(n)], 16-byte aligned
   const float* offsets = nullptr;      // like scales, or null: real = value * scale + offset
   const int32_t* bit_terms = nullptr;  // kBit: [padded_rows(n)], 8-byte aligned, from relayout_bit_terms()
+  uint32_t table[4] = {};              // codebooks: their entries, integers of 8 bits
 };
 
 /// y[m,n] = sum_k x[m,k] * (value[n,k] * scale + offset) + bias[n].
@@ -57,6 +58,8 @@ struct GemmProblem {
   // int8 and bits: x_scale[m * row + g * group], g the group of columns; group stride 0: one scale per token.
   const float* x_scale = nullptr;
   int64_t x_scale_row_stride = 1, x_scale_group_stride = 0;
+  /// Activation groups that share a scale of the weights share one of x, too: their sum is one integer.
+  bool whole_sums = false;
   const float* x_sums = nullptr;  // with offsets: sum of x (int8: of the integers) per group, [m, groups], contiguous
   const float* bias = nullptr;
   void* y = nullptr;

@@ -15,7 +15,7 @@ using namespace gemm_launch;  // NOLINT
 namespace {
 
 ActivationGroupArgs make_activation_group_args(const GemmProblem& p, int64_t per_scale) {
-  ActivationGroupArgs args{make_args(p, 1, 1, 1), 0, 0, 0};
+  ActivationGroupArgs args{make_args(p, 1, 1, 1), 0, 0, 0, p.whole_sums ? 1 : 0};
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, args.groups));
   args.weight_groups = int(ceil_div(args.groups, args.per_scale));
   return args;
@@ -47,6 +47,7 @@ GemmStatus launch_stream(std::span<const GemmProblem> parts, int64_t per_scale, 
                      one.bias,
                      one.y,
                      one.ldy,
+                     {one.w.table[0], one.w.table[1], one.w.table[2], one.w.table[3]},
                      int(one.w.n),
                      int(padded_rows(one.w.n)),
                      args.tile_count};

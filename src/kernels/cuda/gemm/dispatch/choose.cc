@@ -123,7 +123,7 @@ bool choose_split_k(const GemmProblem& p, const WgmmaTable& table, int processor
 const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [[maybe_unused]] int bits) {
 #if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
   for (const WgmmaTable* t : {&kWgmmaInt8Bits2, &kWgmmaInt8Bits4, &kWgmmaInt8Bits8, &kWgmmaBits, &kWgmmaF16Bits2,
-                              &kWgmmaF16Bits4, &kWgmmaBf16Bits2, &kWgmmaBf16Bits4})
+                              &kWgmmaF16Bits4, &kWgmmaF16Bits8, &kWgmmaBf16Bits2, &kWgmmaBf16Bits4, &kWgmmaBf16Bits8})
     if (t->activation == activation && t->bits == bits) return t;
 #endif
   return nullptr;

@@ -39,7 +39,8 @@ struct ActivationGroupTileOf {
 
   // A stage: x, weights, scales of x [activation group][token]. Scales of the weights have stages of their own.
   static constexpr int kStages = 4, kGroups = 4 * kKWarps;
-  static constexpr int kWeightBlock = kRows * 16 * kBits, kXBlock = kTokens * 128, kXScaleRow = kTokens + 4;
+  static constexpr int kWeightBlock = kRows * 16 * stored_width(kBits), kXBlock = kTokens * 128,
+                       kXScaleRow = kTokens + 4;
   static constexpr int kWeightsAt = kKWarps * kXBlock, kXScalesAt = kWeightsAt + kKWarps * kWeightBlock;
   static constexpr int kStageBytes = (kXScalesAt + kGroups * kXScaleRow * 4 + 1023) / 1024 * 1024;
   // Scales of the groups that end in a stage, at most; one more than stages may be in use.
@@ -201,7 +202,7 @@ struct ActivationGroupLane {
   __device__ int first_row() const { return 16 * row_tile + lane / 4 * 2; }
 
   /// Operands of batch `batch` of this warp's block.
-  __device__ __forceinline__ void decode_batch(const uint8_t* stage, int batch,
+  __device__ __forceinline__ void decode_batch(const uint32_t (&table)[4], const uint8_t* stage, int batch,
                                                uint32_t (&a)[Tile::kRowTiles][8]) const {
     constexpr int kWords = Order::kLaneWords, kLanes = 2 * Tile::kRows < kPackLanes ? 2 * Tile::kRows : kPackLanes;
     constexpr int kPackBytes = Tile::kRows < kPackRows ? Tile::kWeightBlock : Order::kPackBytes;
@@ -222,7 +223,7 @@ struct ActivationGroupLane {
           w[4 * c] = v.x, w[4 * c + 1] = v.y, w[4 * c + 2] = v.z, w[4 * c + 3] = v.w;
         }
       }
-      decode<GemmActivation::kInt8, Tile::kBits>(w, 0, a[q]);
+      decode_int8<Tile::kBits>(w, table, a[q]);
     }
   }
 

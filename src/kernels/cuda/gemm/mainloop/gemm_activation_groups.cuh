@@ -57,7 +57,7 @@ struct ActivationGroupSums {
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t a[Tile::kRowTiles][8];
-      lane.decode_batch(shared + (stage - base), batch, a);
+      lane.decode_batch(p.table, shared + (stage - base), batch, a);
 #pragma unroll
       for (int step = 2 * batch; step < 2 * batch + 2; ++step) {
         if (Tile::kPerScale != 0 && step % kEvery == 0)

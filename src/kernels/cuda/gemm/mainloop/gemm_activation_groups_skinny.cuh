@@ -92,7 +92,7 @@ __device__ __forceinline__ void multiply_share(const ActivationGroupArgs& p, con
   for (int i = 0; i < kActivationGroupSkinnyBatches; ++i) {
     if (i >= share.count) break;
     uint32_t a[8];
-    decode<kX, Bits>(w[i], 0, a);
+    decode_int8<Bits>(w[i], p.table, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int x_group = 2 * (share.first + i) + step;

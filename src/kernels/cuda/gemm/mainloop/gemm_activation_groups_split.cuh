@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kSums* Tile::kRowTiles >
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t a[Tile::kRowTiles][8];
-      lane.decode_batch(shared + (stage - base), batch, a);
+      lane.decode_batch(p.table, shared + (stage - base), batch, a);
 #pragma unroll
       for (int step = 2 * batch; step < 2 * batch + 2; ++step) {
         if (step % Tile::kPerScale == 0)

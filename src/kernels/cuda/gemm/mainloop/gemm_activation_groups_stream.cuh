@@ -126,7 +126,8 @@ struct StreamWeights {
     if (item.round == 0) begin_tile();
   }
   /// Operands of a warp's row tile q of the block of K in a slot.
-  static __device__ __forceinline__ void decode_block(const uint8_t* block, int lane, int q, uint32_t (&a)[16]) {
+  static __device__ __forceinline__ void decode_block(const uint32_t (&table)[4], const uint8_t* block, int lane, int q,
+                                                      uint32_t (&a)[16]) {
     constexpr int kVectors = S::kLaneBytes / S::kCopy;
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
@@ -142,7 +143,7 @@ struct StreamWeights {
           w[0] = u.x, w[1] = u.y;
         }
       }
-      decode<GemmActivation::kInt8, S::kBits>(w, 0, a + 8 * batch);
+      decode_int8<S::kBits>(w, table, a + 8 * batch);
     }
   }
 };
@@ -199,6 +200,7 @@ struct StreamWarp {
       }
     }
     float part[S::kRowTiles][2][4];
+    int sums[S::kWhole ? S::kRowTiles : 1][2][4];  // kWhole: of the activation groups so far
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       uint32_t b[4];
@@ -207,8 +209,14 @@ struct StreamWarp {
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int q = 0; q < S::kRowTiles; ++q) {
-          int d[4];
-          mma_from(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1], kMagic);
+          int own[4];
+          int(&d)[4] = S::kWhole ? sums[S::kWhole ? q : 0][half] : own;
+          if (S::kWhole && step % kEach != 0) {
+            mma<GemmActivation::kInt8>(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1]);
+          } else {
+            mma_from(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1], kMagic);
+          }
+          if (S::kWhole && (step + 1) % kEach != 0) continue;
           float(&t)[4] = part[q][half];
 #pragma unroll
           for (int c = 0; c < 4; ++c) {
@@ -217,7 +225,8 @@ struct StreamWarp {
               t[c] = v;
             } else {
               const float by = xs[2 * half + (c & 1)][step];
-              t[c] = step % kEach == 0 ? __fmul_rn(v, by) : __fmaf_rn(v, by, t[c]);  // no -0: v = +0 where by = 0
+              const bool begins = S::kWhole || step % kEach == 0;
+              t[c] = begins ? __fmul_rn(v, by) : __fmaf_rn(v, by, t[c]);  // no -0: v = +0 where by = 0
             }
           }
           if ((step + 1) % kEach == 0)
@@ -237,6 +246,7 @@ struct StreamWarp {
       for (int s = 0; s < p.x_slots; ++s) ask_x(x_map, scale_map, s * kStreamWarps + warp, s);
     int x_slot = 0, x_phase = 0, slot = 0, part = 0, part_phase = 1;
     StreamItem item{static_cast<int>(blockIdx.x), 0}, asked = item;
+    uint32_t table[4] = {};
     asked.round = p.x_slots % rounds;  // the next block of x that is asked for, where slots are refilled
 #pragma unroll 1
     for (; item.tile < p.tile_count; item.next(rounds)) {
@@ -244,10 +254,17 @@ struct StreamWarp {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kWeightSlots - 1) : "memory");
       barrier_wait(barriers.x(warp, x_slot), x_phase);
       const bool there = item.round * kStreamWarps + warp < p.k_blocks;
+      if (S::kBits == kTable && item.round == 0) {
+        int row0;
+        const ActivationGroupStreamPart& part_of_tile = stream_part<S>(p, item.tile, &row0);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) table[i] = part_of_tile.table[i];
+      }
       uint32_t a[S::kRowTiles][16];
 #pragma unroll
       for (int q = 0; q < S::kRowTiles; ++q)
-        StreamWeights<S>::decode_block(shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q, a[q]);
+        StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q,
+                                       a[q]);
 #pragma unroll
       for (int pair = 0; pair < S::kPairs; ++pair) {
         barrier_wait(barriers.empty(part), part_phase);
@@ -281,19 +298,37 @@ template <class S>
 struct LaterScaled {
   float sums[2], acc[2];  // of a group of the weights; of the groups before it
   int left;               // activation groups until its end
-  /// `groups` of them from `first` on, of warps' parts from `parts` on; `at`: where the thread's lie in a part.
+  /// Adds the sums of up to kStreamWarps warps' blocks of K, the first of which is `first`; `at`: where those of the
+  /// thread lie in a part. A part's are loaded before the ones in front of it are added.
   __device__ __forceinline__ void add(const ActivationGroupStreamArgs& p, const uint8_t* parts, int at, int token,
-                                      const float* scales, int first, int groups) {
-#pragma unroll 8
-    for (int g = 0; g < groups; ++g) {
-      const uint8_t* const part = parts + g / S::kGroups * S::kPartBytes;
-      const float2 t = *reinterpret_cast<const float2*>(part + g % S::kGroups * 1024 + at);
-      const float2 by = *reinterpret_cast<const float2*>(part + S::kSumBytes + (g % S::kGroups * 16 + token) * 4);
-      sums[0] = __fmaf_rn(t.x, by.x, sums[0]), sums[1] = __fmaf_rn(t.y, by.y, sums[1]);
-      if (--left != 0 && first + g + 1 != p.groups) continue;
-      const float scale = scales[g * S::kRows];
-      acc[0] = __fmaf_rn(sums[0], scale, acc[0]), acc[1] = __fmaf_rn(sums[1], scale, acc[1]);
-      sums[0] = sums[1] = 0, left = p.per_scale;
+                                      const float* scales, int first) {
+    const int blocks = min(kStreamWarps, p.k_blocks - first);
+    float2 t[2][S::kGroups], by[2][S::kGroups];
+    const auto load = [&](int warp) {
+      const uint8_t* const part = parts + warp * S::kPartBytes;
+#pragma unroll
+      for (int g = 0; g < S::kGroups; ++g) {
+        t[warp % 2][g] = *reinterpret_cast<const float2*>(part + g * 1024 + at);
+        by[warp % 2][g] = *reinterpret_cast<const float2*>(part + S::kSumBytes + (g * 16 + token) * 4);
+      }
+    };
+    load(0);
+#pragma unroll
+    for (int warp = 0; warp < kStreamWarps; ++warp) {
+      if (warp >= blocks) break;
+      if (warp + 1 < kStreamWarps && warp + 1 < blocks) load(warp + 1);
+      const bool ends = left <= S::kGroups || first + warp + 1 == p.k_blocks;
+#pragma unroll
+      for (int g = 0; g < S::kGroups; ++g) {
+        const float2 v = t[warp % 2][g], x = by[warp % 2][g];
+        sums[0] = __fmaf_rn(v.x, x.x, sums[0]), sums[1] = __fmaf_rn(v.y, x.y, sums[1]);
+        if (ends && (left == g + 1 || (first + warp + 1 == p.k_blocks && g + 1 == S::kGroups))) {
+          const float scale = scales[(warp * S::kGroups + g) * S::kRows];
+          acc[0] = __fmaf_rn(sums[0], scale, acc[0]), acc[1] = __fmaf_rn(sums[1], scale, acc[1]);
+          sums[0] = sums[1] = 0, left += p.per_scale;
+        }
+      }
+      left -= S::kGroups;
     }
   }
 };
@@ -325,7 +360,7 @@ __device__ __forceinline__ void accumulate_stream(const ActivationGroupStreamArg
         barrier_wait(barriers.full(part), phase);
         if constexpr (S::kPerScale == 0)
           later[pair].add(p, shared + S::kPartsAt + part * S::kPartSlot, thread * kWidth * 4, token, scales,
-                             round * kStreamWarps * S::kGroups, groups);
+                          round * kStreamWarps);
 #pragma unroll 8
         for (int g = 0; S::kPerScale != 0 && g < groups; ++g) {
           const uint8_t* const from = parts + part * S::kPartSlot + g * (S::kRowTiles * 2 * 512);

@@ -39,7 +39,7 @@ struct ActivationGroupWarpgroup {
     } else {
       if (step % 2 == 0) load_words<Order>(pack, step / 2, lane128, words);
       uint32_t both[8];
-      decode<GemmActivation::kInt8, Tile::kBits>(words, 0, both);
+      decode_int8<Tile::kBits>(words, p.table, both);
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[step % 2][i] = both[4 * (step % 2) + i];
     }

@@ -57,9 +57,13 @@ template <class T>
 struct GemvPipeline {
   using Step = GemvStep<T>;
   static constexpr int kNextStep = Step::kBlocks * Step::kNextBlock;
-  static constexpr int kNextCopy = Step::kBlocks == 2 ? Step::kNextBlock : 4 * Step::kPiece;
+  // Copies of 512 bytes; one may bring both blocks.
+  static constexpr int kCopies = Step::kBytes / 512, kOfBlock = kCopies < Step::kBlocks ? 1 : kCopies / Step::kBlocks;
+  static __device__ constexpr int copy_from(int i) {
+    return i / kOfBlock * Step::kNextBlock + i % kOfBlock * 4 * Step::kPiece;
+  }
   // Offsets that fit an instruction.
-  static constexpr int kMiddle = Step::kBytes == 1024 && kNextCopy == 2048 ? 1024 : 0;
+  static constexpr int kMiddle = Step::kBytes == 1024 && copy_from(1) == 2048 ? 1024 : 0;
   const uint8_t* from;   // this lane's 16 bytes of the next step
   uint32_t slots;        // where they go
   int left, steps;       // steps left of this tile, 0: there is none; of a tile
@@ -84,10 +88,10 @@ struct GemvPipeline {
     static_assert(Step::kBytes % 512 == 0);
     if (left > 0) {
 #pragma unroll
-      for (int i = 0; i < Step::kBytes / 512; ++i)
-        if ((i == 0 && !second) || left > whole)  // what is left out is multiplied by zeros of x
+      for (int i = 0; i < kCopies; ++i)
+        if ((i < kOfBlock && !second) || left > whole)  // what is left out is multiplied by zeros of x
           asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + i * 512),
-                       "l"(from + (i * kNextCopy - kMiddle))
+                       "l"(from + (copy_from(i) - kMiddle))
                        : "memory");
       from += kNextStep;
       if (--left == 0) {

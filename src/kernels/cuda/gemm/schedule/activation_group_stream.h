@@ -2,6 +2,7 @@
 // Arguments of gemm_activation_groups_stream(), and how its shared memory is laid out.
 
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/weight_order/fragment_order.h"
 
 namespace lowbit::cuda {
 
@@ -13,6 +14,7 @@ struct ActivationGroupStreamPart {
   const float *scales, *bias;
   void* y;
   int64_t ldy;
+  uint32_t table[4];
   int n, n_padded, first_tile;  // of all parts' tiles
 };
 
@@ -25,19 +27,22 @@ struct ActivationGroupStreamArgs : ActivationGroupArgs {
 
 /// 16 * RowTiles rows of weights by 16 * Pairs tokens; eight warps share K, block by block of 128 columns. PerScale:
 /// activation groups that share a scale of the weights; 0: any number, whose sums are scaled where they are added.
-template <int Bits_, int PerScale_, int RowTiles_, int Pairs_>
+/// Whole: GemmProblem::whole_sums.
+template <int Bits_, int PerScale_, int RowTiles_, int Pairs_, bool Whole_ = false>
 struct ActivationGroupStreamOf {
   static constexpr int kBits = Bits_, kPerScale = PerScale_, kRowTiles = RowTiles_, kPairs = Pairs_;
+  static constexpr bool kWhole = Whole_;
+  static_assert(!kWhole || kPerScale > 1);
   static constexpr int kThreads = 32 * (kStreamWarps + kStreamSumWarps);
   static constexpr int kRows = 16 * kRowTiles, kTokens = 16 * kPairs;
   static constexpr int kGroups = kPerScale == 0 ? 4 : 4 / kPerScale;  // sums of an output in a block of K
   static_assert(kPerScale == 0 ? kRowTiles == 1 : 4 % kPerScale == 0);
 
-  // Weights: blocks of K of a warp. A lane copies and reads the same bytes.
-  static constexpr int kLaneBytes = 4 * kBits, kCopy = kLaneBytes < 16 ? kLaneBytes : 16;  // of a batch; of a copy
+  // Weights: blocks of K of a warp. A lane copies and reads the same bytes, kCopy at once and kLaneBytes of a batch.
+  static constexpr int kLaneBytes = 4 * stored_width(kBits), kCopy = kLaneBytes < 16 ? kLaneBytes : 16;
   static constexpr int kWeightBytes = 2 * kRowTiles * 32 * kLaneBytes;
   static constexpr int kWide = kBits == 8 ? 2 : 1;
-  static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? 12
+  static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? (kPerScale == 0 && stored_width(kBits) == 4 ? 8 : 12)
                                        : kRowTiles * kPairs == 4 ? 4
                                                                  : (kPerScale == 4 ? 6 : 4)) /
                                       kWide;
@@ -57,15 +62,17 @@ struct ActivationGroupStreamOf {
                        kBarriersAt = kScalesAt + kScaleSlots * kStreamWarps * kScaleBytes,
                        kXAt =
                            (kBarriersAt + 8 * (kStreamWarps * kMostStreamXSlots + 2 * kPartSlots) + 1023) / 1024 * 1024;
+  static_assert(kXAt + 2 * kStreamWarps * (kXBytes + kXScaleBytes) <= 227 << 10, "x is refilled in two slots");
 };
 /// Of x and its scales, in a slot of all warps.
 inline constexpr int stream_x_bytes(int tokens) { return kStreamWarps * tokens * (128 + 16); }
 
 struct ActivationGroupStreamKernel {
   int bits;
+  bool whole;
   ActivationGroupKernel kernel;
 };
-inline constexpr int kStreamInstances = 30;
+inline constexpr int kStreamInstances = 56;
 extern const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances];
 
 }  // namespace lowbit::cuda

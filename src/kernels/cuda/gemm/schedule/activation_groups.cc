@@ -41,19 +41,22 @@ constexpr Microseconds kMicroseconds[][3] = {
     {{47, 45.6}, {53, 50.3}, {60, 58}},     // kWgmma128x128
 };
 
-const ActivationGroupKernel* kernels_of(int bits) {
-  return bits == 2   ? kActivationGroupsBits2
-         : bits == 4 ? kActivationGroupsBits4
-         : bits == 8 ? kActivationGroupsBits8
-                     : nullptr;
+std::span<const ActivationGroupKernel> kernels_of(int bits) {
+  constexpr size_t kAll = kActivationGroupInstances;
+  if (bits == kTable) return {kActivationGroupsTable, kActivationGroupTableInstances};
+  return bits == 2   ? std::span{kActivationGroupsBits2, kAll}
+         : bits == 4 ? std::span{kActivationGroupsBits4, kAll}
+         : bits == 8 ? std::span{kActivationGroupsBits8, kAll}
+                     : std::span<const ActivationGroupKernel>{};
 }
 
 const ActivationGroupKernel* find_stream_kernel([[maybe_unused]] int bits, [[maybe_unused]] ActivationGroupTile tile,
-                                                [[maybe_unused]] int per_scale) {
+                                                [[maybe_unused]] const ActivationGroupArgs& args) {
 #if defined(LOWBIT_WGMMA)
-  for (const int wanted : {per_scale, 0})
+  const bool whole = args.whole_sums != 0 && args.per_scale > 1;
+  for (const int wanted : {args.per_scale, 0})
     for (const ActivationGroupStreamKernel& k : kActivationGroupStreams)
-      if (k.bits == bits && k.kernel.tile == tile && k.kernel.per_scale == wanted) return &k.kernel;
+      if (k.bits == bits && k.whole == whole && k.kernel.tile == tile && k.kernel.per_scale == wanted) return &k.kernel;
 #endif
   return nullptr;
 }
@@ -76,18 +79,15 @@ bool has_wgmma_activation_groups([[maybe_unused]] int arch) {
 
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args) {
-  if (is_stream(tile)) return find_stream_kernel(bits, tile, args.per_scale);
-  const ActivationGroupKernel* const all = kernels_of(bits);
-  if (all == nullptr) return nullptr;
-  const int wanted = tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale;
-  const auto* const exact = std::find_if(all, all + kActivationGroupInstances, [&](const ActivationGroupKernel& k) {
-    return k.tile == tile && k.per_scale == wanted;
-  });
-  if (exact != all + kActivationGroupInstances) return exact;
-  const auto* const any = std::find_if(all, all + kActivationGroupInstances, [&](const ActivationGroupKernel& k) {
-    return k.tile == tile && k.per_scale == 0;
-  });
-  return any == all + kActivationGroupInstances ? nullptr : any;
+  if (is_stream(tile)) return find_stream_kernel(bits, tile, args);
+  const std::span all = kernels_of(bits);
+  const auto with = [&](int wanted) -> const ActivationGroupKernel* {
+    const auto at = std::ranges::find_if(
+        all, [&](const ActivationGroupKernel& k) { return k.tile == tile && k.per_scale == wanted; });
+    return at == all.end() ? nullptr : &*at;
+  };
+  const auto* const exact = with(tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale);
+  return exact != nullptr ? exact : with(0);
 }
 
 void cut_activation_groups_skinny(ActivationGroupArgs& args) {
@@ -109,9 +109,10 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
   const bool skinny = p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2;
   ActivationGroupArgs args{};
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
+  args.whole_sums = p.whole_sums ? 1 : 0;
   // One row streams by itself (step_gemv.cuh) where lanes can pass a group's sum on.
   const bool alone = std::has_single_bit(unsigned(args.per_scale)) || args.per_scale == group_count(p.w);
-  if (skinny && p.m == 1 && alone) return ActivationGroupTile::kSkinny;
+  if (skinny && p.m == 1 && alone && !p.whole_sums) return ActivationGroupTile::kSkinny;
   const size_t shared_scale = args.per_scale == 4 ? 0 : args.per_scale == 2 ? 1 : 2;
   ActivationGroupTile best = ActivationGroupTile::k64x32;
   double least = 0;
@@ -122,12 +123,12 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
     if (least != 0 && cost >= least) return;
     least = cost, best = tile;
   };
-  if (skinny) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
+  if (skinny && !p.whole_sums) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
   for (auto tile = ActivationGroupTile::kSplit32x16; tile <= kLastActivationGroupTile;
        tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
-    if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
+    if (kernel == nullptr || kernel->shared_bytes > device_shared || (p.whole_sums && !is_stream(tile))) continue;
     if (is_stream(tile) ? arch != 90 || !can_stream(p, kernel->tokens) : skinny && p.m <= 2) continue;
     if (tile >= ActivationGroupTile::kWgmma128x64 && (!has_wgmma_activation_groups(arch) || p.w.offsets != nullptr))
       continue;

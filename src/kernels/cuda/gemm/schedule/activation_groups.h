@@ -12,7 +12,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26;
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26, kActivationGroupTableInstances = 6;
 inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
                      kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
 
@@ -21,6 +21,7 @@ struct ActivationGroupArgs : GemmArgs {
   int per_scale;  // activation groups that share a scale of the weights, and so many of these
   int weight_groups;
   int whole_groups;  // few tokens: warps have whole groups of the weights
+  int whole_sums;    // GemmProblem
 };
 
 /// Which kernel, and its tile: rows of weights x tokens.
@@ -72,7 +73,8 @@ struct ActivationGroupKernel {
   const void* function;
 };
 
-extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBits4[], kActivationGroupsBits8[];
+extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBits4[], kActivationGroupsBits8[],
+    kActivationGroupsTable[];
 
 /// Null where there is none for so many stored bits. `args`: per_scale and whole_groups are set.
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,

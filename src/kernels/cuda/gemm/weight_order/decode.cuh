@@ -9,7 +9,7 @@ namespace lowbit::cuda {
 
 /// Sums are 2^kFactor times too large (decode()).
 template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes ? 0 : 8 - Bits;
+inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `pack` in shared or global memory.
 template <class Order>
@@ -52,6 +52,17 @@ __device__ __forceinline__ uint32_t f16_value(uint32_t v, int at, uint32_t half_
   return value;
 }
 
+/// Two bf16: `codes` are 8 bits in each half, and the values are 128 less. A mantissa has seven bits: halves of four
+/// bits above 128 each, of which the upper one becomes 16 * code - 256; everything is exact.
+__device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t codes) {
+  constexpr uint32_t kMask = 0x000f000fu, kSixteen = 0x41804180u, kMinus2304 = 0xc510c510u, kOne = 0x3f803f80u;
+  const uint32_t low = masked_or<0x43004300u>(codes, kMask), high = masked_or<0x43004300u>(codes >> 4, kMask);
+  uint32_t upper, value;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(upper) : "r"(high), "r"(kSixteen), "r"(kMinus2304));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(low), "r"(kOne), "r"(upper));
+  return value;
+}
+
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -68,6 +79,8 @@ __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_z
       const int shift = Bits * nth, at = shift % 8;
       const uint32_t v = masked_or<0x64006400u>(word >> (shift - at), (((1u << Bits) - 1u) << at) * 0x00010001u);
       a[i] = f16_value(v, at, half_zero);
+    } else if constexpr (Bits == 8) {
+      a[i] = bf16_of_bytes(word >> (Bits * nth));
     } else {
       const uint32_t v = masked_or<0x43004300u>(word >> (Bits * nth), ((1u << Bits) - 1u) * 0x00010001u);
       asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x3f803f80u), "r"(half_zero ^ 0x80008000u));
@@ -86,6 +99,27 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
     for (int i = 0; i < 8; ++i) a[i] = ((w[0] >> i) & 0x01010101u) | ((negative >> i) & 0x01010101u) * 255u;
   } else {
     decode_fields<X, Bits>(w, half_zero, a);
+  }
+}
+
+/// Four bytes of a table of sixteen: those with the indices in the low half of `codes`, of which the fourth bits choose
+/// between its halves (`high`: a selector that does so).
+__device__ __forceinline__ uint32_t looked_up(const uint32_t (&table)[4], uint32_t codes, uint32_t high) {
+  return __byte_perm(__byte_perm(table[0], table[1], codes), __byte_perm(table[2], table[3], codes), high);
+}
+
+/// decode() of weights for int8 activations. table: kTable alone.
+template <int Bits>
+__device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], uint32_t* a) {
+  if constexpr (Bits == kTable) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t codes = w[i] & 0x77777777u, high = (w[i] >> 1 & 0x44444444u) | 0x32103210u;
+      a[2 * i] = looked_up(table, codes, high);
+      a[2 * i + 1] = looked_up(table, codes >> 16, high >> 16);
+    }
+  } else {
+    decode<GemmActivation::kInt8, Bits>(w, 0, a);
   }
 }
 

@@ -6,12 +6,17 @@
 
 namespace lowbit::cuda {
 
-/// Sets `value` and returns true when F is `format`. Formats whose values are not integers never are.
+/// Sets `value` and returns true when F is `format`. Of a table it is the index; formats whose values are no integers
+/// never are.
 template <class F>
 __device__ __forceinline__ bool integer_value_if(FormatId format, const uint8_t* row, int64_t k, int& value) {
   if constexpr (F::Codec::kKind == CodecKind::kInteger) {
     if (F::kId != format) return false;
     value = int(F::decode(row + k / F::kElems * F::kPackBytes, int(k % F::kElems)));
+    return true;
+  } else if constexpr (F::Codec::kKind == CodecKind::kTable) {
+    if (F::kId != format) return false;
+    value = int(F::code_at(row + k / F::kElems * F::kPackBytes, int(k % F::kElems)));
     return true;
   } else {
     return false;

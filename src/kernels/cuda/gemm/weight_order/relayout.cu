@@ -34,9 +34,10 @@ template <int XBytes>
 __device__ FieldPosition position_of(int bits, int word, int field) {
   const auto at = [](auto element) { return FieldPosition{element.row, element.k, element.shift}; };
   if (bits == 2) return at(element_in<2, XBytes>(word, field));
+  if (bits == 8) return at(element_in<8, XBytes>(word, field));
   if constexpr (XBytes == 1) {
     if (bits == kTwoPlanes) return at(element_in<kTwoPlanes, XBytes>(word, field));
-    if (bits == 8) return at(element_in<8, XBytes>(word, field));
+    if (bits == kTable) return at(element_in<kTable, XBytes>(word, field));
   }
   return at(element_in<4, XBytes>(word, field));
 }
@@ -55,8 +56,9 @@ __global__ void relayout(const Order o, Rows rows, int64_t k_blocks, int64_t wor
   const int64_t index = w / o.pack_words, panel = index / (kPanelPacks * k_blocks);
   const int64_t n0 = panel * kPanelRows + index % kPanelPacks * kPackRows;
   const int64_t k0 = index / kPanelPacks % k_blocks * o.pack_k;
-  const int in_pack = int(w % o.pack_words), fields = o.stored.bits == kTwoPlanes ? 32 : 32 / o.stored.bits;
-  const uint32_t mask = 0xffffffffu >> (32 - o.stored.bits);
+  const int in_pack = int(w % o.pack_words), width = stored_width(o.stored.bits),
+            fields = o.stored.bits == kTwoPlanes ? 32 : 32 / width;
+  const uint32_t mask = 0xffffffffu >> (32 - width);
   uint32_t word = 0;
 #pragma unroll 1
   for (int field = 0; field < fields; ++field) {

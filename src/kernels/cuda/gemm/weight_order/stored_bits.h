@@ -12,14 +12,16 @@ namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 struct StoredBits {
-  int bits;  // 2, 4, 8 or kTwoPlanes; 0: not served
+  int bits;  // 2, 4, 8, kTwoPlanes or kTable; 0: not served
   int zero;  // the stored code of value 0 for f16 and bf16; int8 activations store two's complement
 };
 
 template <class F, bool Int8>
 constexpr StoredBits stored_bits_of() {
   using C = typename F::Codec;
-  if constexpr (C::kKind != CodecKind::kInteger) {
+  if constexpr (C::kKind == CodecKind::kTable) {
+    return {Int8 ? kTable : 0, 0};
+  } else if constexpr (C::kKind != CodecKind::kInteger) {
     return {0, 0};
   } else if constexpr (Int8 && F::kId == FormatId::kTernaryPlanes) {
     return {kTwoPlanes, 0};
@@ -30,7 +32,7 @@ constexpr StoredBits stored_bits_of() {
   } else if constexpr (C::kMin >= -8 && C::kMax <= 7) {
     return {4, 8};
   } else {
-    return Int8 && C::kMin >= -128 && C::kMax <= 127 ? StoredBits{8, 0} : StoredBits{0, 0};
+    return C::kMin >= -128 && C::kMax <= 127 ? StoredBits{8, Int8 ? 0 : 128} : StoredBits{0, 0};
   }
 }
 template <class F>

@@ -14,8 +14,10 @@ struct MmaLane {
 };
 inline int mma_byte(uint32_t word, int i) { return static_cast<int>((word >> (8 * i)) & 255); }
 
-template <bool kSigned>
-inline void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+/// `first`, `second`: a byte as a number.
+template <class First, class Second>
+void multiply_all_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const First& first,
+                        const Second& second) {
   static std::vector<MmaLane> lanes;
   fibers::Machine& m = *fibers::machine;
   lanes.resize(std::max(lanes.size(), m.fibers.size()));
@@ -30,11 +32,25 @@ inline void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uin
       const MmaLane& of_a = lanes[warp * 32 + static_cast<size_t>(row % 8 * 4 + k % 16 / 4)];
       const MmaLane& of_b = lanes[warp * 32 + static_cast<size_t>(column * 4 + k % 16 / 4)];
       const int x = mma_byte(of_a.a[k / 16 * 2 + row / 8], k % 4), y = mma_byte(of_b.b[k / 16], k % 4);
-      sum += static_cast<uint32_t>(x * (kSigned ? static_cast<int8_t>(y) : y));
+      sum += static_cast<uint32_t>(first(x) * second(y));
     }
     c[i] = static_cast<int>(sum);
   }
   fibers::meet(m.warps[warp]);
+}
+inline int plain_byte(int byte) { return byte; }
+inline int signed_byte(int byte) { return static_cast<int8_t>(byte); }
+template <bool kSigned>
+void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  multiply_all_bytes(c, a, b0, b1, plain_byte, kSigned ? signed_byte : plain_byte);
+}
+inline void multiply_signed_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  multiply_all_bytes(c, a, b0, b1, signed_byte, signed_byte);
+}
+template <bool kHigh>
+uint32_t multiply_two(uint32_t a, uint32_t b, uint32_t c) {
+  const auto half = [a](int i) { return static_cast<int>(static_cast<int16_t>(a >> (16 * i))); };
+  return c + static_cast<uint32_t>(half(0) * mma_byte(b, 2 * kHigh) + half(1) * mma_byte(b, 2 * kHigh + 1));
 }
 inline uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t which) {
   const uint64_t all = static_cast<uint64_t>(b) << 32 | a;
