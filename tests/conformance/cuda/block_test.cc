@@ -119,6 +119,8 @@ TEST(Steps, PackedPages) {
 TEST(Steps, AttentionOnPackedPages) {
   LOWBIT_NEEDS_GPU();
   check_all_packed_attention(20000);
+  check_packed_attention({{4, 4, 64}, 16, 4, 128, {{2000, 40}, {300, 3}}});  // more parts than run at once
+  check_packed_attention({{2, 2, 64}, 32, 8, 128, {{2000, 9}, {1300, 9}, {1800, 9}}});
 }
 
 TEST(Steps, Codes) {

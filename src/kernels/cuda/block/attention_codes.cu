@@ -6,6 +6,7 @@
 // parts together.
 
 #include <algorithm>
+#include <climits>
 
 #include "kernels/cuda/block/code_sums.cuh"
 #include "kernels/cuda/launch.h"
@@ -21,7 +22,8 @@ template <class F>
 __device__ __forceinline__ void attend_items(const AttendPacked& call, const CodesItems& items, CodesCopies<F>& copies,
                                              int item, uint8_t* slots, const CodesShared<F>& shared,
                                              CodesSums<F>& sums) {
-  static_assert(F::kSlots == 3);
+  static_assert(F::kSlots == 3);  // so the order of copies is that of the loop
+  constexpr int kAll = INT_MAX;   // the predecessor has ended
   const int end = copies.end;
   uint8_t* slot = slots;
   const auto slot_arrives = [] {
@@ -40,7 +42,7 @@ __device__ __forceinline__ void attend_items(const AttendPacked& call, const Cod
       multiply_f16_keys<F>(shared, slot, scores);
     }
     sync_warp();
-    copies.template fetch<true>(call, items, slot);
+    copies.template fetch<true>(call, items, slot, kAll);
     next_slot();
     const int first = packed ? items.page(item) * kTensorPage : items.begin(item);
     sums.weigh(items, shared, first, first + (packed ? kTensorPage : kQuarter), scores);
@@ -51,17 +53,16 @@ __device__ __forceinline__ void attend_items(const AttendPacked& call, const Cod
       sums.add_f16_values(items, shared, first, slot, scores);
     }
     sync_warp();
-    copies.template fetch<false>(call, items, slot);
+    copies.template fetch<false>(call, items, slot, kAll);
     next_slot();
   }
 }
 
 /// Puts the warps' results together: give(query, element, two elements, largest score, sum of weights).
 template <class F, class Give>
-__device__ __forceinline__ void join_warps(const PagedTile& tile, const CodesShared<F>& shared, const uint8_t* bytes,
-                                           const Give& give) {
+__device__ __forceinline__ void join_warps(const CodesShared<F>& shared, const uint8_t* bytes, const Give& give) {
 #pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < tile.count * F::kHead / 2; at += kCodesThreads) {
+  for (int at = static_cast<int>(threadIdx.x); at < shared.count * F::kHead / 2; at += kCodesThreads) {
     const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
     float most = -INFINITY, total = 0;
     float2 all = {0, 0};
@@ -95,11 +96,11 @@ __device__ __forceinline__ void keep_output(uint8_t* bytes, int q, int element, 
 }
 /// Stores the outputs, transformed if they are to be (docs/numerics.md#hadamard-transform): a warp has a query.
 template <class F>
-__device__ __forceinline__ void store_outputs(const AttendPacked& call, const PagedTile& tile, uint8_t* bytes) {
+__device__ __forceinline__ void store_outputs(const AttendPacked& call, const CodesShared<F>& shared, uint8_t* bytes) {
   constexpr int kEach = F::kHead / 32;
   __syncthreads();
   const int q = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (q >= tile.count) return;
+  if (q >= shared.count) return;
   float x[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) x[i] = outputs_in<F>(bytes)[q * F::kHead + lane * kEach + i];
@@ -122,7 +123,7 @@ __device__ __forceinline__ void store_outputs(const AttendPacked& call, const Pa
 #pragma unroll
     for (float& v : x) v = __fmul_rn(v, call.hadamard);
   }
-  float* const to = call.attend.out + tile.offset(call.attend, q) + lane * kEach;
+  float* const to = call.attend.out + shared.offsets[q] + lane * kEach;
 #pragma unroll
   for (int i = 0; i < kEach; i += 2) *reinterpret_cast<float2*>(to + i) = {x[i], x[i + 1]};
 }
@@ -135,11 +136,11 @@ __device__ __forceinline__ float* part_result(const AttendPages& call, int most_
 /// Puts the parts of a tile together. All that is read of one part is asked for at once with that of others: one after
 /// the other they would wait for memory that often.
 template <class F>
-__device__ __forceinline__ void join_parts(const AttendPages& call, const PagedTile& tile, int most_parts, int parts,
-                                           uint8_t* bytes, CodesShared<F>& shared) {
+__device__ __forceinline__ void join_parts(const AttendPages& call, int most_parts, int parts, uint8_t* bytes,
+                                           CodesShared<F>& shared) {
   auto* const of_parts = reinterpret_cast<float2*>(bytes);  // [query][parts]: score, or factor, and sum of weights
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q_of_warp = thread / 32;
-  if (q_of_warp < tile.count) {
+  if (q_of_warp < shared.count) {
     float2* const own = of_parts + q_of_warp * parts;
     float most = -INFINITY, total = 0;
 #pragma unroll 4
@@ -161,7 +162,7 @@ __device__ __forceinline__ void join_parts(const AttendPages& call, const PagedT
   constexpr int kAtOnce = 16;
   const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
 #pragma unroll 1
-  for (int at = thread; at < tile.count * F::kHead / 2; at += kCodesThreads) {
+  for (int at = thread; at < shared.count * F::kHead / 2; at += kCodesThreads) {
     const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
     const float* const from = part_result(call, most_parts, 0, q) + 2 + element;
     float2 all = {0, 0};
@@ -186,7 +187,7 @@ __device__ __forceinline__ void join_parts(const AttendPages& call, const PagedT
 
 template <class F>
 __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
-    attend_codes(const __grid_constant__ AttendPacked call, int device_parts, int most_parts) {
+    attend_codes(const __grid_constant__ AttendPacked call, const __grid_constant__ CodesLaunch launch) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto& shared = *reinterpret_cast<CodesShared<F>*>(bytes + F::kBytes);
   let_successor_start();
@@ -194,20 +195,20 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
   const AttendPages& attend = call.attend;
   const int part = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
   {
-    const PagedTile of = packed_tile(attend);
-    const CodesItems items(call, of);
-    const CodesParts divided(items, device_parts);
-    if (part >= divided.count) return;
-    if (threadIdx.x == 0) shared.parts = divided.count;
+    const CodesTile tile(attend, launch);
+    const CodesItems items(call, launch, tile);
+    const int of_warp = launch.warps_at_once.quotient(items.count - 1) + 1, of_part = of_warp * kCodesWarps;
+    if (part * of_part >= items.count) return;
     uint8_t* const slots = bytes + warp * F::kWarpBytes;
-    const int first = part * divided.of_part + warp;
+    const int first = part * of_part + warp, old = tile.sequence.position;
     CodesCopies<F> copies;
-    copies.begin(call, of, items, first, min(items.count, (part + 1) * divided.of_part));
-    copies.template fetch<false>(call, items, slots);
-    copies.template fetch<true>(call, items, slots + F::kSlot);
-    copies.template fetch<false>(call, items, slots + 2 * F::kSlot);
+    copies.begin(call, tile, items, first, min(items.count, (part + 1) * of_part));
+    copies.template fetch<false>(call, items, slots, old);
+    copies.template fetch<true>(call, items, slots + F::kSlot, old);
+    copies.template fetch<false>(call, items, slots + 2 * F::kSlot, old);
+    if (threadIdx.x == 0) shared.parts = (items.count + of_part - 1) / of_part;
     wait_for_predecessor();
-    load_queries<F>(attend, of, shared);
+    load_queries<F>(attend, launch, tile, shared);
     __syncthreads();
     CodesSums<F> sums;
     sums.clear();
@@ -220,17 +221,16 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
         shared.most[warp][4 * set + lane] = sums.most[set], shared.total[warp][4 * set + lane] = sums.total[set];
   }
   __syncthreads();
-  const PagedTile tile = packed_tile(attend);  // once more: registers had other use
   const int parts = shared.parts;
   if (parts == 1) {
-    join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float, float total) {
+    join_warps<F>(shared, bytes, [&](int q, int element, float2 all, float, float total) {
       keep_output<F>(bytes, q, element, all, total);
     });
-    store_outputs<F>(call, tile, bytes);
+    store_outputs<F>(call, shared, bytes);
     return;
   }
-  join_warps<F>(tile, shared, bytes, [&](int q, int element, float2 all, float most, float total) {
-    float* const to = part_result(attend, most_parts, part, q);
+  join_warps<F>(shared, bytes, [&](int q, int element, float2 all, float most, float total) {
+    float* const to = part_result(attend, launch.most_parts, part, q);
     *reinterpret_cast<float2*>(to + 2 + element) = all;
     if (element == 0) *reinterpret_cast<float2*>(to) = {most, total};
   });
@@ -240,8 +240,8 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
         arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(parts));
   __syncthreads();
   if (!shared.is_last) return;
-  join_parts<F>(attend, tile, most_parts, parts, bytes, shared);
-  store_outputs<F>(call, tile, bytes);
+  join_parts<F>(attend, launch.most_parts, parts, bytes, shared);
+  store_outputs<F>(call, shared, bytes);
 }
 
 template <class F>
@@ -255,6 +255,8 @@ cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
   const int64_t most = std::min(of_device, 2 * (a.spans + 1));
   const int64_t at_once =
       call.room_floats / attend_results_floats(1, a.tile_queries, most, a.kv.kv_heads, a.kv.head_dim);
+  const CodesLaunch known = {Divisor(a.heads / a.kv.kv_heads), Divisor(of_device * kCodesWarps),
+                             static_cast<int>(most)};
   a.results = call.room;
   for (int64_t first = 0; first < call.attend.tile_count; first += at_once) {
     a.tiles = call.attend.tiles + first;
@@ -262,8 +264,7 @@ cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
     const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
                     static_cast<unsigned>(most));
     const auto e = launch(kernel, grid, dim3(kCodesThreads), F::kBytes + sizeof(CodesShared<F>),
-                          static_cast<cudaStream_t>(a.stream), device.bulk_copies, turn, static_cast<int>(of_device),
-                          static_cast<int>(most));
+                          static_cast<cudaStream_t>(a.stream), device.bulk_copies, turn, known);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

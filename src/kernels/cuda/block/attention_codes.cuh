@@ -37,18 +37,59 @@ struct CodesForm {
   static_assert(kQueries * kPitch * 4 <= kWarpBytes);
 };
 
-/// The items of a tile, whose queries are all in one block of 64 positions, and what they see.
+/// Quotients by a number that is known before the launch: of those below 2^32 by that number.
+struct Divisor {
+  int by;
+  uint64_t reciprocal;
+
+  explicit Divisor(int64_t of) : by(int(of)), reciprocal((uint64_t{1} << 32) / uint64_t(of) + (of > 1 ? 1 : 0)) {}
+  __device__ __forceinline__ int quotient(int of) const {
+    return static_cast<int>(static_cast<uint32_t>(of) * reciprocal >> 32);
+  }
+};
+/// Sizes that all thread blocks of a launch share.
+struct CodesLaunch {
+  Divisor group;          // heads that read a kv head
+  Divisor warps_at_once;  // of a tile at most
+  int most_parts;         // of a tile in this launch
+};
+
+/// Queries of a kv head that a thread block has, all in one block of 64 positions.
+struct CodesTile {
+  BatchSequence sequence;
+  const uint64_t* pages;
+  int group, kv_head, first, count;
+
+  __device__ __forceinline__ CodesTile(const AttendPages& call, const CodesLaunch& launch) {
+    const QueryTile tile = call.tiles[blockIdx.x];
+    sequence = call.sequences[tile.sequence];
+    pages = call.kv.tables + tile.sequence * call.kv.stride;
+    group = launch.group.by, kv_head = static_cast<int>(blockIdx.y);
+    first = tile.first;
+    const int last_row = position(launch, 0) / kTensorPage * kTensorPage + kTensorPage - sequence.position;
+    count = min(min(last_row, sequence.rows) * group - first, call.tile_queries);
+  }
+  __device__ __forceinline__ int position(const CodesLaunch& launch, int query) const {
+    return sequence.position + launch.group.quotient(first + query);
+  }
+  /// The offset of the query's elements in q and out.
+  __device__ __forceinline__ int64_t offset(const AttendPages& call, const CodesLaunch& launch, int query) const {
+    const int row = launch.group.quotient(first + query), head = kv_head * group + first + query - row * group;
+    return ((int64_t{sequence.row} + row) * call.heads + head) * call.kv.head_dim;
+  }
+};
+
+/// The items of a tile and what they see.
 struct CodesItems {
   int first, last;               // positions that some query sees
   int all_first, all_last;       // that all do
   int packed_begin, packed_end;  // pages
   int front, packed, count;      // items before packed ones, packed, all
 
-  __device__ __forceinline__ CodesItems(const AttendPacked& call, const PagedTile& tile) {
+  __device__ __forceinline__ CodesItems(const AttendPacked& call, const CodesLaunch& launch, const CodesTile& tile) {
     const int64_t window = call.attend.window;
-    const int block = tile.position(0) / kTensorPage,
-              first_page = first_seen(block * kTensorPage, window) / kTensorPage;
-    all_last = tile.position(0), last = tile.position(tile.count - 1);
+    all_last = tile.position(launch, 0), last = tile.position(launch, tile.count - 1);
+    const int block = all_last / kTensorPage, first_page = first_seen(block * kTensorPage, window) / kTensorPage;
     first = first_seen(all_last, window), all_first = first_seen(last, window);
     packed_begin = max(1, first_page);
     packed_end =
@@ -66,17 +107,6 @@ struct CodesItems {
   __device__ __forceinline__ int begin(int item) const {
     const int quarter = item < front ? item : (item - front - packed) % 4;
     return page(item) * kTensorPage + quarter * kQuarter;
-  }
-};
-
-/// How a tile's items are divided: part u, a thread block's, has those from u * of_part on.
-struct CodesParts {
-  int of_part, count;
-
-  __device__ __forceinline__ CodesParts(const CodesItems& items, int most_parts) {
-    const int most = most_parts * kCodesWarps;
-    of_part = (items.count + most - 1) / most * kCodesWarps;
-    count = (items.count + of_part - 1) / of_part;
   }
 };
 
@@ -102,7 +132,6 @@ __device__ __forceinline__ void copy_side(uint8_t* to, const uint8_t* from) {
 template <class F>
 struct CodesCopies {
   int item, end;
-  bool may_read_rows;                     // of the pass that the predecessor writes
   const uint8_t *address, *next_address;  // of this item's page and of the next one's
   const uint64_t *packed_pages, *f16_pages;
   int codes, sides, f16;  // where the head lies in a page
@@ -111,15 +140,15 @@ struct CodesCopies {
     const uint64_t* const from = (items.is_packed(of) ? packed_pages : f16_pages) + items.page(of);
     return of < end ? load_pointer_once(from) : nullptr;
   }
-  __device__ __forceinline__ void begin(const AttendPacked& call, const PagedTile& tile, const CodesItems& items,
+  __device__ __forceinline__ void begin(const AttendPacked& call, const CodesTile& tile, const CodesItems& items,
                                         int from, int to) {
-    end = to, item = from, may_read_rows = false;
+    end = to, item = from;
     const auto head = static_cast<int>(head_of(call.kv, tile.kv_head));
     codes = head * static_cast<int>(call.kv.packed.codes);
     sides = static_cast<int>(call.kv.packed.sides_at) + head * static_cast<int>(call.kv.packed.sides);
     f16 = static_cast<int>(call.kv.pages.index * 2 * call.kv.pages.kv_heads + tile.kv_head) *
           (2 * kTensorPage * F::kHead);
-    packed_pages = packed_table(call.kv, call.kv.packed, tile) - 1;
+    packed_pages = call.kv.packed.tables + (tile.pages - call.kv.pages.tables) - 1;  // that of page 1 first
     f16_pages = tile.pages;
     address = address_of(items, item);
     next_address = address_of(items, item + kCodesWarps);
@@ -162,15 +191,15 @@ struct CodesCopies {
       }
     }
   }
-  /// Starts the copies of a slot, if there is something left to read.
+  /// Starts the copies of a slot, if there is something left to read. `old`: positions before it were written before
+  /// the predecessor of this launch began; others are read when it has ended.
   template <bool kValues>
-  __device__ __forceinline__ void fetch(const AttendPacked& call, const CodesItems& items, uint8_t* slot) {
+  __device__ __forceinline__ void fetch(const AttendPacked& call, const CodesItems& items, uint8_t* slot, int old) {
     if (item < end) {
       if (items.is_packed(item)) {
         fetch_codes<kValues>(slot);
       } else {
-        if (!may_read_rows) wait_for_predecessor();
-        may_read_rows = true;
+        if (items.begin(item) + kQuarter > old) wait_for_predecessor();
         fetch_f16<kValues>(call, items, slot);
       }
       if constexpr (kValues) {

@@ -52,19 +52,22 @@ struct CodesShared {
   int first[F::kQueries], last[F::kQueries];  // positions that they see
   float exponent[F::kQueries];                // what makes exponents of two of products
   float most[kCodesWarps][F::kQueries], total[kCodesWarps][F::kQueries];
-  float of_parts[F::kQueries];  // sums of weights of the whole tile
-  int parts;                    // of the tile
+  float of_parts[F::kQueries];   // sums of weights of the whole tile
+  int64_t offsets[F::kQueries];  // of outputs
+  int count, parts;              // of the tile: queries, parts
   bool is_last;
 };
 
 /// The tile's queries as integers: a warp has one.
 template <class F>
-__device__ __forceinline__ void load_queries(const AttendPages& call, const PagedTile& tile, CodesShared<F>& shared) {
+__device__ __forceinline__ void load_queries(const AttendPages& call, const CodesLaunch& launch, const CodesTile& tile,
+                                             CodesShared<F>& shared) {
   const int query = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (query >= F::kQueries) return;
   float x[4] = {0, 0, 0, 0};
+  const int64_t offset = tile.offset(call, launch, query);
   if (query < tile.count && lane < F::kHead / 4) {
-    const float4 four = *reinterpret_cast<const float4*>(call.q + tile.offset(call, query) + lane * 4);
+    const float4 four = *reinterpret_cast<const float4*>(call.q + offset + lane * 4);
     x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
   }
   float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
@@ -97,7 +100,9 @@ __device__ __forceinline__ void load_queries(const AttendPages& call, const Page
     }
   }
   if (lane != 0) return;
-  const int position = tile.position(query < tile.count ? query : 0);
+  if (query == 0) shared.count = tile.count;
+  shared.offsets[query] = offset;
+  const int position = tile.position(launch, query < tile.count ? query : 0);
   shared.first[query] = first_seen(position, call.window), shared.last[query] = position;
   shared.exponent[query] = is_number ? __fmul_rn(__fmul_rn(call.scale, kLog2E / kQueryPart), scale.inverse) : NAN;
 }
