@@ -237,10 +237,11 @@ std::vector<fp8::Cut> cuts_of(const Case& c, const Device& device) {
          {std::array{256, 128}, {192, 128}, {128, 128}, {128, 144}, {128, 192}, {128, 96}, {128, 64}})
       cuts.push_back({.p = p, .q = q});
   if (c.m > kFewRows) return cuts;
-  if (c.m > 16)
-    for (const int q : {64, 96, 128, 192}) cuts.push_back({.p = 128, .q = q});
+  for (const int q : {32, 64, 128}) cuts.push_back({.p = 64, .q = q});
+  for (const int q : {64, 96, 128, 192})
+    if (c.m > 64) cuts.push_back({.p = 128, .q = q});
   int least = 8;
-  while (least < c.m && least < 64) least *= 2;
+  while (least < c.m && least < 32) least *= 2;
   for (const int q : {least, least / 2})
     for (int split = 1; q >= 8 && split <= 4; ++split)
       for (int blocks = 1; blocks <= 3; ++blocks) {
@@ -265,8 +266,7 @@ int time_shape(const Case& c, const std::string& what, const CublasLt& rival) {
   must(current_device(&device), "device");
   for (const bool by_column : {false, true}) {
     if (what == "explore" && by_column)
-      for (const fp8::Cut& cut : cuts_of(c, device))  // not every cut has a kernel
-        for (const bool early : {false, true}) time_cut(c, cut, by_column, early);
+      for (const fp8::Cut& cut : cuts_of(c, device)) time_cut(c, cut, by_column);  // not every cut has a kernel
     const fp8::Cut chosen = fp8::choose_cut(c.problem(0, by_column, Fp8Element::kBf16, nullptr), device);
     right = time_cut(c, chosen, by_column) && right;
   }

@@ -164,6 +164,21 @@ TEST(CudaFp8, NoRows) {
   check_gemm({0, 256, 256, 128, Fp8Element::kBf16, false, false}, 1, false, 1e-3);
 }
 
+/// Up to 128 rows by enough columns for every tile that may be chosen, in one round of them and in several.
+TEST(CudaFp8, GemmOfFewRows) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 120; ++i) {
+    Rng rng(i, 11);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    const int64_t n = i % 3 == 0 ? 8 * (1 + below(2200)) : 1 + below(i % 3 == 1 ? 4500 : 17600);
+    check_gemm({9 + below(i % 2 == 0 ? 56 : 120), n, 16 * (1 + below(30)), i % 5 == 0 ? 1 : 128 * (1 + below(2)),
+                Fp8Element(below(3)), below(2) == 0, i % 7 == 0},
+               i, false, 1e-3,
+               [&](const Fp8Gemm& g) { return cuda::gemm_fp8(g, nullptr, {.new_weights = i % 4 == 0}); });
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// More tiles than multiprocessors, with edges on all sides: thread blocks take several.
 TEST(CudaFp8, GemmOfManyTiles) {
   LOWBIT_NEEDS_GPU();

@@ -1,14 +1,15 @@
 // The product of FP8 codes for many rows of a, on compute capability 9.0: docs/kernels.md#on-a-gpu.
 //
-// A grid that stays: each thread block takes tile after tile. One warp fetches, always stages ahead and across tiles;
-// two or three warpgroups multiply, each its own rows, and while one adds the sums of a block of K to its results the
-// others keep the tensor cores busy.
+// A grid that stays: each thread block takes tile after tile. Four warps fetch, always stages ahead and across tiles;
+// two or three warpgroups multiply, each its own rows or, of few rows, its own blocks of K, and while one adds the sums
+// of a block of K to its results the others keep the tensor cores busy. The copy engine stores results of two bytes.
 
 #include <algorithm>
 
 #include "kernels/cuda/fp8/gemm_wgmma.h"
 #include "kernels/cuda/fp8/groups.cuh"
 #include "kernels/cuda/fp8/pipeline.cuh"
+#include "kernels/cuda/fp8/store_tile.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
 namespace lowbit::cuda::fp8 {
@@ -16,10 +17,27 @@ namespace {
 
 constexpr int kMostShared = 227 << 10;
 
-/// 64 Waves rows of a for each of Groups warpgroups, by Q_ of b, each with a scale of its own (RowScales) or not.
-template <int Groups, int Waves, int Q_, bool RowScales = false>
-struct Tile : RingLayout<64 * Groups * Waves, Q_, 64 * Groups * Waves, RowScales ? Q_ : 2, kMostShared> {
-  static constexpr int kGroups = Groups, kThreads = 128 * (kGroups + 1), kWaves = Waves;
+/// 64 Waves rows of a for each of Groups / Turns warpgroups, by Q_ of b, each with a scale of its own (RowScales) or
+/// not. Turns warpgroups have the same rows and take stages in turn; their sums meet in shared memory. Stores: the copy
+/// engine may store results, which needs shared memory for them.
+template <int Groups, int Waves, int Q_, bool RowScales, int Turns, bool Stores>
+struct TileShape {
+  static constexpr int kRows = 64 * Groups / Turns * Waves;
+  static constexpr bool kBoxes = Stores && Q_ % kBoxColumns == 0 && Turns == 1;
+  // Bytes of shared memory for results, or for a turn's sums.
+  static constexpr int kBehind = kBoxes ? kRows * Q_ * 2 : (Turns - 1) * kRows * Q_ * 4;
+  using Layout = RingLayout<kRows, Q_, kRows, RowScales ? Q_ : 2, kMostShared - kBehind - 1024, Turns>;
+  static_assert(Turns == 1 || (Groups == Turns && Waves == 1));
+};
+template <int Groups, int Waves, int Q_, bool RowScales = false, int Turns = 1, bool Stores = true>
+struct Tile : TileShape<Groups, Waves, Q_, RowScales, Turns, Stores>,
+              TileShape<Groups, Waves, Q_, RowScales, Turns, Stores>::Layout {
+  static constexpr int kGroups = Groups, kThreads = 128 * (kGroups + 1), kWaves = Waves, kTurns = Turns;
+  static constexpr int kBehindAt = (Tile::kBarriersAt + 16 * Tile::kStages + 1023) / 1024 * 1024;
+  static constexpr int kAllShared = 1024 + kBehindAt + Tile::kBehind;
+  // Warps that fetch. A stage is always filled by the same one, and read by the same turn: else one that is late would
+  // let the others take a barrier's last phase for the next.
+  static constexpr int kFetchers = 4;
   static constexpr int kFetchRegisters = Groups == 2 ? 56 : 40, kSumRegisters = Groups == 2 ? 224 : 152;
   static constexpr int kSums = Q_ / 2;              // of a lane and a wave
   static constexpr bool kOneScale = 128 % Q_ == 0;  // no tile has rows of two blocks of b
@@ -30,6 +48,8 @@ struct Tile : RingLayout<64 * Groups * Waves, Q_, 64 * Groups * Waves, RowScales
 struct Order {
   int down, across, tiles, depth;  // depth: tiles down before the next column of them. tiles: of groups, the most
   int blocks;                      // of K
+  int box_rows;                    // of a
+  bool boxes;                      // the copy engine stores results
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -61,11 +81,12 @@ __device__ __forceinline__ bool find_tile(const DeviceGemm& g, const Fp8Groups& 
   }
 }
 
-/// Codes of b for the first stages of the first tile; fetch_tiles() completes them. By one thread. The stages.
+/// Codes of b for the first stages of the first tile, by one thread; fetch_tiles() completes them. The stages.
 template <class T>
 __device__ __forceinline__ int fetch_weights(Pipeline<T> pipeline, const CUtensorMap* q_map, const Order& o) {
   const int row0 = tile_place<T>(o, o.down, int(blockIdx.x), 0, 0, 0).q0, count = min(o.blocks, T::kStages);
-  for (int b = 0; b < count; ++b, pipeline.next()) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+  if (threadIdx.x == 128 * T::kGroups)
+    for (int b = 0; b < count; ++b, pipeline.next()) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
   return count;
 }
 
@@ -74,26 +95,24 @@ template <class T, bool kGroups>
 __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
                                             const DeviceGemm& g, const Fp8Groups& groups, const Order& o, int early) {
   const bool first_lane = threadIdx.x % 32 == 0;
-  const bool by_column =
-      g.a_scales_by_column && g.lda_scales % 4 == 0 && reinterpret_cast<uintptr_t>(g.a_scales) % 16 == 0;
+  const int fetcher = int(threadIdx.x) / 32 - 4 * T::kGroups;
+  int count = 0;  // of stages
   TilePlace at;
   for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
     const ScaleCopies<T> scales(g, at.p0, at.q0, at.group);
-    const bool in_bulk = by_column && at.p0 % 4 == 0 && at.p0 + T::kP <= g.m;  // scales of a by one copy
-    const int row0 = int(at.group * g.n) + at.q0;                              // of b
-    for (int b = 0; b < o.blocks; ++b, pipeline.next()) {
+    const int bulk = rows_in_bulk(g, at.p0, T::kP);
+    const int row0 = int(at.group * g.n) + at.q0;  // of b
+    for (int b = 0; b < o.blocks; ++b, ++count, pipeline.next()) {
+      if (pipeline.stage % T::kFetchers != fetcher) continue;
       barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
       if (first_lane) {
-        barrier_expect(pipeline.full(), T::kCodes + (in_bulk ? 4 * T::kP : 0));
+        barrier_expect(pipeline.full(), (o.box_rows + T::kQ) * 128 + 4 * bulk);
         box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
-        if (early > 0)
-          --early;
-        else
-          box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
-        if (in_bulk) bulk_load(pipeline.scales(), g.a_scales + b * g.lda_scales + at.p0, 4 * T::kP, pipeline.full());
+        if (count >= early) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
+        if (bulk != 0) bulk_load(pipeline.scales(), g.a_scales + b * g.lda_scales + at.p0, 4 * bulk, pipeline.full());
       }
       __syncwarp();
-      if (!in_bulk) scales.copy_a(pipeline.scales(), b);
+      if (bulk == 0) scales.copy_a(pipeline.scales(), b);
       scales.copy_b(pipeline.scales(), b);
       copies_arrive(pipeline.full());
     }
@@ -129,71 +148,16 @@ __device__ __forceinline__ void scale_accumulate_rows(const float (&s)[T::kSums]
   }
 }
 
-/// Columns [j, j + 2) of row i; j is even.
-__device__ __forceinline__ void store_pair(const DeviceGemm& g, int64_t end, int64_t i, int64_t j, float v, float w) {
-  const int bytes = g.element == Fp8Element::kF32 ? 8 : 4;
-  if (g.ldc % 2 != 0 || j + 1 >= g.n || i >= end || reinterpret_cast<uintptr_t>(g.c) % bytes != 0) {
-    store_one(g, end, i, j, v);
-    store_one(g, end, i, j + 1, w);
-    return;
-  }
-  const int64_t at = i * g.ldc + j;
-  if (g.element == Fp8Element::kF32)
-    *reinterpret_cast<float2*>(static_cast<float*>(g.c) + at) = float2{v, w};
-  else
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(g.c) + at) = two_halves(g.element, v, w);
+__device__ __forceinline__ void store_four_sums(uint32_t to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-
-/// Lane t of four gets word t of each of them.
-__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
-    (odd ? w[i] : w[i + 1]) = got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 2], 2);
-    (high ? w[i] : w[i + 2]) = got;
-  }
-}
-
-template <class T>
-__device__ __forceinline__ void add_bias(const DeviceGemm& g, int q0, float (&acc)[T::kSums]) {
-#pragma unroll
-  for (int i = 0; i < T::kSums; ++i) {
-    const int j = q0 + i / 4 * 8 + int(threadIdx.x) % 4 * 2 + i % 2;
-    if (j < g.n) acc[i] += g.bias[j];
-  }
-}
-
-template <class T>
-__device__ __forceinline__ void store_tile(const DeviceGemm& g, int64_t end, int row, int q0,
-                                           const float (&acc)[T::kSums]) {
-  const int t = threadIdx.x % 4;
-  const bool wide = g.element != Fp8Element::kF32 && g.ldc % 8 == 0 && reinterpret_cast<uintptr_t>(g.c) % 16 == 0;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int i = row + 8 * half;
-#pragma unroll
-    for (int j = 0; j < T::kQ / 8; j += 4) {
-      if (wide && j + 4 <= T::kQ / 8 && q0 + 8 * j + 32 <= g.n) {
-        uint32_t w[4];
-#pragma unroll
-        for (int x = 0; x < 4; ++x)
-          w[x] = two_halves(g.element, acc[4 * (j + x) + 2 * half], acc[4 * (j + x) + 2 * half + 1]);
-        transpose_quad(w);
-        if (i < end)
-          *reinterpret_cast<uint4*>(static_cast<uint16_t*>(g.c) + i * g.ldc + q0 + 8 * (j + t)) =
-              uint4{w[0], w[1], w[2], w[3]};
-      } else {
-#pragma unroll
-        for (int x = j; x < j + 4 && x < T::kQ / 8; ++x)
-          store_pair(g, end, i, q0 + 8 * x + 2 * t, acc[4 * x + 2 * half], acc[4 * x + 2 * half + 1]);
-      }
-    }
-  }
+__device__ __forceinline__ float4 load_four_sums(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
 }
 
 /// A warp has read the stage.
@@ -204,9 +168,10 @@ __device__ __forceinline__ void release(const Pipeline<T>& pipeline) {
 }
 
 template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, int group, int own, int edge,
+__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, int group, int turn, int own, int edge,
                                            float (&acc)[T::kWaves][T::kSums]) {
   for (int b = 0; b < blocks; ++b, pipeline.next()) {
+    if (T::kTurns > 1 && pipeline.stage % T::kTurns != turn) continue;
     barrier_wait(pipeline.full(), pipeline.phase);
     float2 of_b{1, 1};
     if constexpr (!T::kRowScales) of_b = load_two_scales(pipeline.scales() + 4 * T::kP);
@@ -230,10 +195,31 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, in
   }
 }
 
+/// The sums of both turns, in the first one's lanes.
+template <class T>
+__device__ __forceinline__ void add_turns(uint32_t parts, int turn, float (&acc)[T::kSums]) {
+  constexpr int kTaken = 1, kThere = 2, kBoth = 256;
+  const uint32_t own = parts + 16 * (threadIdx.x % 128);
+  if (turn > 0) {
+    named_barrier(kTaken, kBoth);
+#pragma unroll
+    for (int i = 0; i < T::kSums; i += 4) store_four_sums(own + 512 * i, acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
+    named_arrive(kThere, kBoth);
+    return;
+  }
+  named_arrive(kTaken, kBoth);
+  named_barrier(kThere, kBoth);
+#pragma unroll
+  for (int i = 0; i < T::kSums; i += 4) {
+    const float4 other = load_four_sums(own + 512 * i);
+    acc[i] += other.x, acc[i + 1] += other.y, acc[i + 2] += other.z, acc[i + 3] += other.w;
+  }
+}
+
 template <class T, bool kGroups>
-__device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const DeviceGemm& g, const Fp8Groups& groups,
-                                               const Order& o) {
-  const int group = warpgroup_of_thread();
+__device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUtensorMap* c_map, const DeviceGemm& g,
+                                               const Fp8Groups& groups, const Order& o) {
+  const int group = warpgroup_of_thread() / T::kTurns, turn = warpgroup_of_thread() % T::kTurns;
   const int own =
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
   TilePlace at;
@@ -244,12 +230,28 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const Devic
     for (int w = 0; w < T::kWaves; ++w)
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
-    sum_blocks<T>(pipeline, o.blocks, group, own, edge, acc);
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w) {
-      if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
-      store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
+    sum_blocks<T>(pipeline, o.blocks, group, turn, own, edge, acc);
+    if constexpr (T::kTurns > 1) {
+      add_turns<T>(pipeline.base + T::kBehindAt, turn, acc[0]);
+      if (turn > 0) continue;
     }
+#pragma unroll
+    for (int w = 0; w < T::kWaves; ++w)
+      if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
+    if constexpr (T::kBoxes) {
+      if (o.boxes) {
+        if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
+        __syncwarp();
+        const int first = int(threadIdx.x) / 32 % 4 * 16 + group * T::kWaves * 64;  // row of the warp
+#pragma unroll
+        for (int w = 0; w < T::kWaves; ++w)
+          store_boxes<T>(g, c_map, at.p0 + first + 64 * w, at.q0,
+                         pipeline.base + T::kBehindAt + (first + 64 * w) * T::kQ * 2, acc[w]);
+        continue;
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < T::kWaves; ++w) store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
   }
 }
 
@@ -258,48 +260,64 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const Devic
 template <class T, bool kGroups>
 __global__ void __launch_bounds__(T::kThreads, 1)
     many_rows(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
-              const __grid_constant__ DeviceGemm g, const __grid_constant__ Fp8Groups groups,
-              const __grid_constant__ Order o) {
+              const __grid_constant__ CUtensorMap c_map, const __grid_constant__ DeviceGemm g,
+              const __grid_constant__ Fp8Groups groups, const __grid_constant__ Order o) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
   const Pipeline<T> pipeline{(shared_address(raw) + 1023) / 1024 * 1024};
   if (threadIdx.x == 0) {
     prefetch_map(&p_map);
     prefetch_map(&q_map);
-    pipeline.init(4 * T::kGroups);
+    if (o.boxes) prefetch_map(&c_map);
+    pipeline.init(4 * T::kGroups / T::kTurns);
   }
   __syncthreads();
   let_next_kernel_start();
   if (warpgroup_of_thread() == T::kGroups) {
     give_registers<T::kFetchRegisters>();
     int early = 0;
-    if (!kGroups && !g.new_weights && threadIdx.x == 128 * T::kGroups) early = fetch_weights<T>(pipeline, &q_map, o);
+    if (!kGroups && !g.new_weights) early = fetch_weights<T>(pipeline, &q_map, o);
     wait_for_previous_kernel();
-    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o, early);
+    fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o, early);
   } else {
     take_registers<T::kSumRegisters>();
     wait_for_previous_kernel();
-    multiply_tiles<T, kGroups>(pipeline, g, groups, o);
+    multiply_tiles<T, kGroups>(pipeline, &c_map, g, groups, o);
+    if (T::kBoxes && threadIdx.x % 32 == 0) store_wait();
   }
 #endif
+}
+
+/// Boxes that a warp of store_boxes() fills.
+bool make_result_map(const DeviceGemm& g, CUtensorMap* map) {
+  const cuuint64_t sizes[2] = {cuuint64_t(g.n), cuuint64_t(g.m)}, strides[1] = {cuuint64_t(g.ldc) * 2};
+  const cuuint32_t box[2] = {kBoxColumns, kBoxRows}, steps[2] = {1, 1};
+  return encode_tiled()(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, g.c, sizes, strides, box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 template <class T, bool kGroups>
 bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& device, cudaStream_t stream,
                  cudaError_t* error) {
-  CUtensorMap p_map, q_map;
+  CUtensorMap p_map, q_map, c_map{};
   const int64_t rows_of_b = g.n * std::max<int64_t>(groups.count, 1);
-  if (!make_map(g.a, g.m, g.k, g.lda, T::kP, &p_map) || !make_map(g.b, rows_of_b, g.k, g.ldb, T::kQ, &q_map))
+  // Rows that are not there are slow to fetch.
+  const int box_rows = groups.count > 0 ? T::kP : int(std::min<int64_t>(T::kP, g.m));
+  if (!make_map(g.a, g.m, g.k, g.lda, box_rows, &p_map) || !make_map(g.b, rows_of_b, g.k, g.ldb, T::kQ, &q_map))
     return false;
   const int64_t down = most_group_tiles(groups, g.m, T::kP), across = tiles_of(g.n, T::kQ);
+  // Rows that the engine stores begin and end with 16 bytes.
+  const bool boxes = T::kBoxes && g.element != Fp8Element::kF32 && g.n % 8 == 0 && g.ldc % 8 == 0 &&
+                     reinterpret_cast<uintptr_t>(g.c) % 16 == 0 && make_result_map(g, &c_map);
   constexpr int64_t kMostTiles = 1 << 30;
-  constexpr int kDepth = (1024 + T::kP - 1) / T::kP;  // 1,024 rows of a stay in the second-level cache
+  constexpr int kDepth = 2048 / T::kP;  // so that thread blocks at work have as many rows of a as of b, or nearly
   if (down * across > kMostTiles) return false;
-  const Order order{int(down), int(across), int(down * across), kDepth, int(tiles_of(g.k, kFp8Block))};
+  const Order order{int(down), int(across), int(down * across), kDepth, int(tiles_of(g.k, kFp8Block)), box_rows, boxes};
   *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T, kGroups>), device);
   if (*error != cudaSuccess) return true;
   *error = launch(many_rows<T, kGroups>, dim3(unsigned(std::min(order.tiles, device.processors))), dim3(T::kThreads),
-                  size_t{T::kShared}, stream, true, p_map, q_map, g, groups, order);
+                  size_t{T::kAllShared}, stream, true, p_map, q_map, c_map, g, groups, order);
   return true;
 }
 
@@ -311,20 +329,28 @@ bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& c
     return launch_tile<Tile<Groups, Waves, Q>, false>(g, groups, device, stream, error);
   };
   const auto start_groups = [&]<int Waves, int Q>() {
-    return launch_tile<Tile<2, Waves, Q>, true>(g, groups, device, stream, error);
+    return launch_tile<Tile<2, Waves, Q, false, 1, false>, true>(g, groups, device, stream, error);
   };
   if (groups.count > 0) {
     if (cut.p == 256) return start_groups.template operator()<2, 128>();
     return cut.q == 64 ? start_groups.template operator()<1, 64>() : start_groups.template operator()<1, 128>();
   }
+  const auto start_turns = [&]<int Q, bool RowScales>() {
+    return launch_tile<Tile<2, 1, Q, RowScales, 2>, false>(g, groups, device, stream, error);
+  };
   if (g.b_rows == 1) {
     const auto start_row_scales = [&]<int Groups, int Waves, int Q>() {
       return launch_tile<Tile<Groups, Waves, Q, true>, false>(g, groups, device, stream, error);
     };
+    if (cut.p == 64 && cut.q == 32) return start_turns.template operator()<32, true>();
+    if (cut.p == 64) return cut.q == 64 && start_turns.template operator()<64, true>();
     if (cut.p == 192) return start_row_scales.template operator()<3, 1, 128>();
     return cut.q == 64 ? start_row_scales.template operator()<2, 1, 64>()
                        : start_row_scales.template operator()<2, 1, 128>();
   }
+  if (cut.p == 64 && cut.q == 32) return start_turns.template operator()<32, false>();
+  if (cut.p == 64 && cut.q == 128) return start_turns.template operator()<128, false>();
+  if (cut.p == 64) return cut.q == 64 && start_turns.template operator()<64, false>();
   if (cut.p == 256) return start.template operator()<2, 2, 128>();
   if (cut.p == 192) return start.template operator()<3, 1, 128>();
   switch (cut.q) {

@@ -185,8 +185,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   }
   __syncthreads();
   let_next_kernel_start();
-  // Where several tiles of a's rows read the same weights, fetching early is slower.
-  const int early = g.new_weights || groups.count > 0 || gridDim.z > 1 ? 0 : min(count, T::kStages);
+  const int early = g.new_weights || groups.count > 0 ? 0 : min(count, T::kStages);
   if (threadIdx.x == 32 * T::kWarps) fetch_weights<T>(pipeline, &p_map, p0, first, early);
   wait_for_previous_kernel();
   TileOfGroup rows{0, g.m, 0, int(blockIdx.z)};
@@ -242,9 +241,7 @@ bool launch_blocks(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut,
                    cudaStream_t stream, cudaError_t* error) {
   if (cut.blocks == 1) return launch_tile<Turns, Q, 1, RowScales>(g, groups, cut.split, device, stream, error);
   if (cut.blocks == 2) return launch_tile<Turns, Q, 2, RowScales>(g, groups, cut.split, device, stream, error);
-  if constexpr (Q <= 32)
-    return cut.blocks == 3 && launch_tile<1, Q, 3, RowScales>(g, groups, cut.split, device, stream, error);
-  return false;
+  return cut.blocks == 3 && launch_tile<1, Q, 3, RowScales>(g, groups, cut.split, device, stream, error);
 }
 
 template <bool RowScales>
@@ -257,8 +254,6 @@ bool launch_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, c
       return launch_blocks<1, 16, RowScales>(g, groups, cut, device, stream, error);
     case 32:
       return launch_blocks<2, 32, RowScales>(g, groups, cut, device, stream, error);
-    case 64:
-      return launch_blocks<2, 64, RowScales>(g, groups, cut, device, stream, error);
     default:
       return false;
   }

@@ -11,12 +11,12 @@ int64_t tiles_of(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; 
 
 /// As many thread blocks as the multiprocessors take at once, each with as deep a pipeline as fits.
 Cut cut_skinny(const Fp8Gemm& g, int64_t processors) {
-  constexpr int kMostRows = 64;
+  constexpr int kMostRows = 32;
   Cut cut{.skinny = true, .q = 8};
   while (cut.q < g.m && cut.q < kMostRows) cut.q *= 2;
   const int64_t tiles = tiles_of(g.n, cut.p) * tiles_of(g.m, cut.q);
   if (tiles > processors) {
-    cut.blocks = tiles > 2 * processors && cut.q < kMostRows ? 3 : 2;
+    cut.blocks = tiles > 2 * processors ? 3 : 2;
     return cut;
   }
   constexpr int64_t kMostSplit = 4, kLeastBlocks = 4;
@@ -27,6 +27,15 @@ Cut cut_skinny(const Fp8Gemm& g, int64_t processors) {
   return cut;
 }
 
+/// 33 to 128 rows, which memory bounds: as many thread blocks as multiprocessors, or small tiles, whose weights come
+/// while others are stored.
+Cut cut_few(const Fp8Gemm& g, int64_t processors) {
+  const int64_t down = tiles_of(g.m, 64);
+  if (down * tiles_of(g.n, 32) <= processors) return {.p = 64, .q = 32};
+  if (down == 1 || down * tiles_of(g.n, 64) <= processors) return {.p = 64, .q = 64};
+  return {.p = 128, .q = 64};
+}
+
 Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   struct Shape {
     int p, q;
@@ -35,9 +44,6 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   static constexpr Shape kShapes[] = {{128, 64, 0.36},  {128, 96, 0.45},  {128, 128, 0.49}, {128, 144, 0.60},
                                       {128, 192, 0.77}, {192, 128, 0.66}, {256, 128, 0.88}};
   constexpr double kPerTile = 3;  // blocks of K: filling the pipeline, storing
-  constexpr int64_t kFewRows = 128;
-  // Memory bounds few rows: the weights of small tiles come while others are stored.
-  if (g.m <= kFewRows) return {.p = 128, .q = 64};
   const auto has_row_scales = [](const Shape& s) { return s.p == 192 || (s.p == 128 && (s.q == 64 || s.q == 128)); };
   Cut best;
   double least = 0;
@@ -52,19 +58,11 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   return best;
 }
 
-/// Tiles of 128 rows are faster where they are enough for the multiprocessors, and more than half of their rows are
-/// there or others too many for one round.
-bool takes_skinny(const Fp8Gemm& g, int64_t processors) {
-  const int64_t tiles = tiles_of(g.n, 64);
-  if (g.m <= 32) return true;
-  if (g.m <= 64) return tiles <= processors;
-  return g.m <= 128 && tiles * 10 < processors * 8;
-}
-
 }  // namespace
 
 Cut choose_cut(const Fp8Gemm& g, const Device& device) {
-  return takes_skinny(g, device.processors) ? cut_skinny(g, device.processors) : cut_many(g, device.processors);
+  if (g.m <= 32) return cut_skinny(g, device.processors);
+  return g.m <= 128 ? cut_few(g, device.processors) : cut_many(g, device.processors);
 }
 
 Cut choose_group_cut(const Fp8Gemm& g, const Fp8Groups& groups, const Device& device) {
@@ -92,7 +90,7 @@ bool gemm_fp8_wgmma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t s
   if (current_device(&device) != cudaSuccess || device.arch < 90 || device.arch >= 100 || encode_tiled() == nullptr)
     return false;
   constexpr int64_t kLargest = (int64_t{1} << 31) - 1;
-  if (g.k == 0 || g.k > kLargest || g.m > kLargest || g.n > kLargest) return false;
+  if (g.k == 0 || g.k > kLargest || g.m > kLargest || g.n > kLargest || g.b_rows > kLargest) return false;
   const bool row_scales = g.b_rows == 1 && groups.count == 0 && !g.exact && g.n * g.ldb_scales <= kLargest;
   if (g.b_rows % kFp8Block != 0 && !row_scales) return false;
   const int64_t scales = g.a_scales_by_column ? (g.k + kFp8Block - 1) / kFp8Block * g.lda_scales : g.m * g.lda_scales;

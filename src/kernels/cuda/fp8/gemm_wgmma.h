@@ -23,7 +23,7 @@ namespace fp8 {
 
 /// With few rows of a its operands are exchanged: 64 rows of b by `q` rows of a make a tile, `split` thread blocks of a
 /// cluster share the columns of K, and a multiprocessor has room for `blocks` of them. Else a tile is `p` rows of a by
-/// `q` of b.
+/// `q` of b; warpgroups share the columns of K where it has 64 rows.
 struct Cut {
   bool skinny = false;
   int p = 64, q = 0;

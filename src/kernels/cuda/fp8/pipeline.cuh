@@ -10,14 +10,14 @@
 namespace lowbit::cuda::fp8 {
 
 /// Shared memory of a kernel. ScaleRows: rows of a; BScales: scales of b, two of blocks of 128 rows or one of each row;
-/// Bytes: what a thread block may have.
-template <int P, int Q, int ScaleRows, int BScales, int Bytes>
+/// Bytes: what a thread block may have. Stages come in multiples of Turns.
+template <int P, int Q, int ScaleRows, int BScales, int Bytes, int Turns = 1>
 struct RingLayout {
   static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows, kBScales = BScales;
   static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * (kScaleRows + (kBScales + 3) / 4 * 4);
   static constexpr int kMostStages = 16;
   static constexpr int kFit = (Bytes - 1024) / (kCodes + kScales + 16),
-                       kStages = kFit < kMostStages ? kFit : kMostStages;
+                       kStages = (kFit < kMostStages ? kFit : kMostStages) / Turns * Turns;
   static constexpr int kScalesAt = kStages * kCodes, kBarriersAt = kScalesAt + kStages * kScales;
   static constexpr int kShared = 1024 + kBarriersAt + 16 * kStages;
   static_assert(kStages > 1 && kCodes % 1024 == 0 && kScales % 16 == 0);
@@ -68,6 +68,13 @@ __device__ __forceinline__ float2 load_two_scales(uint32_t from) {
   return v;
 }
 
+/// Of a's rows from row0 on those whose scales one copy may fetch: all that are there of a tile of `rows`, or none.
+__device__ __forceinline__ int rows_in_bulk(const DeviceGemm& g, int64_t row0, int rows) {
+  const int there = int(min(int64_t{rows}, g.m - row0));
+  const bool aligned = g.lda_scales % 4 == 0 && reinterpret_cast<uintptr_t>(g.a_scales) % 16 == 0;
+  return g.a_scales_by_column && aligned && row0 % 4 == 0 && there % 4 == 0 ? there : 0;
+}
+
 /// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them those of a group's b, of its rows
 /// from col0 on or of their blocks. Rows that are not there take the last one's: what they scale is never stored.
 template <class L>
@@ -83,11 +90,12 @@ struct ScaleCopies {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       from[i] = static_cast<uint32_t>(min(int64_t{row0} + lane + 32 * i, g.m - 1)) * row_step;
-    const int64_t last = (g.n - 1) / g.b_rows, first = col0 / g.b_rows;
-    b = g.b_scales + group * (last + 1) * g.ldb_scales;
+    // Of 32 bits: a division of 64 takes longer than a stage.
+    const uint32_t last = uint32_t(g.n - 1) / uint32_t(g.b_rows), first = uint32_t(col0) / uint32_t(g.b_rows);
+    b = g.b_scales + int64_t{group} * (last + 1) * g.ldb_scales;
 #pragma unroll
     for (int i = 0; i < kEachOfB; ++i)
-      from_b[i] = static_cast<uint32_t>(min(first + lane + 32 * i, last) * g.ldb_scales);
+      from_b[i] = min(first + uint32_t(lane + 32 * i), last) * static_cast<uint32_t>(g.ldb_scales);
   }
   __device__ __forceinline__ void copy(uint32_t to, int block) const {
     copy_a(to, block);
