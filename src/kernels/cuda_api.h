@@ -90,7 +90,7 @@ struct Matmul {
   bool x_groups = false;
   int64_t spread = 0, x_k = 0;         // see MatmulShape
   std::array<uint32_t, 4> table = {};  // codebooks whose entries are integers of 8 bits: these
-  void* y = nullptr;  // [m, ldy]
+  void* y = nullptr;                   // [m, ldy]
   Element y_element = Element::kF32;
   int64_t ldy = 0;
   uint8_t* workspace = nullptr;  // workspace_bytes(), aligned to 256

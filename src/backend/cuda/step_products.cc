@@ -29,8 +29,9 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   for (const StepPart& part : parts) weights += part.weight->n * part.weight->k;
   const bool halves = front.takes_halves();
   if (front.code_group() > 0 && weights > kMostWeightsOfTokens &&
-      (m > 2 || cuda::streams_rows(front.plan.kernel(m), front.plan.call(rounded_rows(front, m, work), nullptr, nullptr,
-                                                                         cuda::Element::kF32, front.n, nullptr, nullptr))))
+      (m > 2 ||
+       cuda::streams_rows(front.plan.kernel(m), front.plan.call(rounded_rows(front, m, work), nullptr, nullptr,
+                                                                cuda::Element::kF32, front.n, nullptr, nullptr))))
     return false;
   LOWBIT_TRY(work.finish_rows());
   cuda::StepProducts call;

@@ -116,7 +116,8 @@ struct StreamWeights {
         for (int q = 0; q < S::kRowTiles; ++q)
           copy(at + (v * S::kRowTiles + q) * 32 * S::kCopy, from + v * kRun + q * 32 * S::kCopy);
       const bool wanted = wants_scale(item.round * kStreamWarps + warp);
-      if (wanted && lane < S::kScaleBytes / 16) copy_16(scales_to + scale_slot * (kStreamWarps * S::kScaleBytes), scales_from);
+      if (wanted && lane < S::kScaleBytes / 16)
+        copy_16(scales_to + scale_slot * (kStreamWarps * S::kScaleBytes), scales_from);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     from += int64_t(kStreamWarps) * kPanelPacks * Order::kPackBytes, scales_from += scale_step;
