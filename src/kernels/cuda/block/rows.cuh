@@ -36,44 +36,6 @@ __device__ __forceinline__ float reduce_lanes(float sum) {
   return __shfl_sync(0xffffffffu, sum, 0, kLanes);
 }
 
-/// 1 / rms of a row in shared memory, as norm_rows(): sixteen lanes, each of which adds every sixteenth square. They
-/// come kAhead squares before they are added, at four cycles each, so that none is waited for. Zeros stand for those
-/// behind the row: their squares change no sum.
-__device__ __forceinline__ float inverse_rms(const float* row, int k, float eps) {
-  constexpr int kAhead = 16, kStep = 4;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const float* from = row + lane;
-  float sum = 0, v[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) v[i] = i * kLanes + lane < k ? from[i * kLanes] : 0.0f;
-  int left = k;
-#pragma unroll 1
-  for (; left >= 2 * kAhead * kLanes; left -= kAhead * kLanes) {
-    from += kAhead * kLanes;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      sum = __fmaf_rn(v[i], v[i], sum);
-      v[i] = from[i * kLanes];
-    }
-  }
-#pragma unroll 1
-  for (; left > 0; left -= kAhead * kLanes) {  // the last two times
-    from += kAhead * kLanes;
-    const int behind = left - kAhead * kLanes - lane;  // columns that follow this round, from this lane's on
-#pragma unroll
-    for (int i = 0; i < kAhead; i += kStep) {
-      if (i * kLanes >= left) break;  // the same for all lanes
-#pragma unroll
-      for (int j = i; j < i + kStep; ++j) {
-        sum = __fmaf_rn(v[j], v[j], sum);
-        v[j] = j * kLanes < behind ? from[j * kLanes] : 0.0f;
-      }
-    }
-  }
-  const float dot = reduce_lanes(sum);
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(k)), eps)));
-}
-
 __device__ __forceinline__ float largest_of_lanes(float most) {
 #pragma unroll
   for (int w = kLanes / 2; w > 0; w /= 2) {
