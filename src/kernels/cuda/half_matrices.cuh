@@ -44,12 +44,6 @@ __device__ __forceinline__ uint32_t transposed_matrix(uint32_t pair) {
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
   return to;
 }
-/// Products of two pairs of f16, each rounded to nearest; subnormal numbers are exact.
-__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
-  uint32_t product;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
-}
 
 /// Copies of this thread since the last end form a group; waits until at most kLeft groups are under way.
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -71,9 +71,6 @@ inline uint32_t transposed_matrix(uint32_t pair) {
   __syncwarp();
   return to;
 }
-inline uint32_t multiply_f16(uint32_t a, uint32_t b) {
-  return f16_pair(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
-}
 
 inline void end_copies() {}
 template <int kLeft>
