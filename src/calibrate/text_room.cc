@@ -16,7 +16,7 @@ int64_t bytes_at_16_bits(const WeightSource& source) {
 
 int64_t room_for_text(const WeightSource& source, int64_t taken) {
   const int64_t bytes = bytes_at_16_bits(source);
-  return std::max<int64_t>(0, bytes + bytes / 4 - taken);
+  return std::max<int64_t>(0, bytes + bytes / 5 - taken);
 }
 
 }  // namespace lowbit
