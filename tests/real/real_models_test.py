@@ -96,7 +96,8 @@ class SmolLM2(unittest.TestCase):
     def test_perplexity_is_llama_cpp_s_for_the_same_weights(self):
         exact = self.ppl(5, "f32")
         self.assertLess(abs(exact / 22.2561 - 1), 1e-3, exact)  # llama.cpp, F16 expansion, first five chunks
-        integer = self.ppl(5, "int8")
+        # What int8 costs, 0.2 %, drowns in five chunks: which neighbour some codes round to moves these by 0.4 %.
+        exact, integer = self.ppl(30, "f32"), self.ppl(30, "int8")
         self.assertLess(abs(integer / exact - 1), 5e-3, integer)
 
     @unittest.skipUnless(LONG, "an hour: set LOWBIT_LONG_TESTS=1")
@@ -132,7 +133,7 @@ class SmolLM2(unittest.TestCase):
             self.skipTest(f"no {train.name}: set LOWBIT_DATA")
         out = self.folder / "calibrated"
         lowbit("quantize", "default", out, "--format", "int4", "--calib", train, "--calib-tokens", "1K")
-        plain, calibrated = (lowbit("ppl", model, "-f", WIKI, "-c", 512, "--chunks", 5)["ppl"] for model in (self.int4, out))
+        plain, calibrated = (lowbit("ppl", model, "-f", WIKI, "-c", 512, "--chunks", 20)["ppl"] for model in (self.int4, out))
         self.assertLess(calibrated, 0.85 * plain)
 
     def test_int2_with_groups_of_64_is_int2_in_every_layer(self):
