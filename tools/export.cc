@@ -24,6 +24,7 @@ Status export_action(Console& console, ExportArguments& arguments) {
   arguments.options.progress = progress.callback();
   const auto report = export_model(*source, arguments.target, arguments.options);
   if (!report) return tl::unexpected(report.error());
+  InterruptFlag::work_is_done();
   if (console.json()) {
     console.put_json({{"source", *source},
                       {"target", arguments.target},

@@ -24,6 +24,7 @@ Status import_action(Console& console, const ImportArguments& arguments, const C
   const auto report =
       import_model(*source, arguments.target, {arguments.force, arguments.i2s_layout, compute, progress.callback()});
   if (!report) return tl::unexpected(report.error());
+  InterruptFlag::work_is_done();
   if (console.json()) {
     console.put_json({{"source", *source},
                       {"target", arguments.target},

@@ -43,6 +43,7 @@ void InterruptFlag::lower() {
   int interrupt = SIGINT;
   raised.compare_exchange_strong(interrupt, 0);
 }
+void InterruptFlag::work_is_done() { ++flags_alive; }
 int InterruptFlag::exit_code() { return 128 + (is_raised() ? raised.load() : SIGINT); }
 
 }  // namespace lowbit::cli

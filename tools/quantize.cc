@@ -129,6 +129,7 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
     options.progress = progress.callback();
     auto quantized = quantize_model(*source, arguments.target, options);
     if (!quantized) return tl::unexpected(quantized.error());
+    InterruptFlag::work_is_done();
     report = std::move(*quantized);
   }
   for (const std::string& renamed : arguments.renamed) console.note("{}", renamed);

@@ -193,8 +193,8 @@ class CliTest(unittest.TestCase):
 
 
 def start(*args, **kwargs):
-    return subprocess.Popen([BINARY, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=environment(), **kwargs)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([BINARY, *map(str, args)], env=environment(), **{**streams, **kwargs})
 
 
 def interrupt(process, stop=signal.SIGINT):

@@ -1,5 +1,7 @@
 """kill -9 and Ctrl-C at random moments: a checkpoint is there and whole, or it is not there."""
+import contextlib
 import itertools
+import json
 import os
 import random
 import shutil
@@ -79,6 +81,27 @@ class Interruption(CliTest):
             self.assertEqual(sorted(os.listdir(self.dir)), ["out"] if out.exists() else [], "left something behind")
             shutil.rmtree(out, ignore_errors=True)
         self.assertLessEqual({130, 143, 129}, codes)
+
+    def test_a_signal_behind_the_checkpoint(self):
+        """A full pipe holds the program between the checkpoint and its end."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b" " * 512)
+        os.set_blocking(writer, True)
+        out = self.dir / "out"
+        process = start("quantize", self.big, out, "--format", "int4", "--threads", 1, "--json", stdout=writer)
+        os.close(writer)
+        while not out.exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        with open(reader, "rb") as pipe:
+            self.assertEqual(json.loads(pipe.read())["target"], str(out))
+        process.communicate()
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(self.json("verify", out)["ok"], True)
 
     def test_nohup(self):
         process = start("quantize", self.big, self.dir / "out", "--format", "int4", "--threads", 1, "--quiet",
