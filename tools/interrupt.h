@@ -21,8 +21,8 @@ class InterruptFlag {
   static bool ends_program();
   /// Forgets a Ctrl-C, but no order to end.
   static void lower();
-  /// From here to the program's end a signal changes nothing, a second one aside: what was asked for is in its place, and
-  /// the exit code says so.
+  /// From here to the program's end a signal changes nothing, a second one aside: what was asked for is in its place,
+  /// and the exit code says so.
   static void work_is_done();
   /// 128 + the signal that was raised; 130 where a call stopped for another reason.
   static int exit_code();
