@@ -337,9 +337,10 @@ Status Quantizer::fit_layers(BlockRun& run, const HessianByWeight& hessian, cons
 Status Quantizer::check_held_out(Calibration& text) {
   const std::string own = weight_name(names::kHead);
   const std::string name = source_.has(own) ? own : weight_name(names::kEmbedding);
+  const HeldOut& held_out = text.finish();  // before the head is there as well
   LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(name));
   LOWBIT_TRY_ASSIGN(const HeldOutReport held,
-                    text.finish().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
+                    held_out.finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
   report.held_out = held;
   calibration["held_back"]["tokens"] = held.tokens;
   calibration["held_back"]["ppl_ratio"] = held.ratio();
