@@ -20,6 +20,7 @@ TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": 
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 CELL = 0.49  # of the way to the neighbouring level: how far from its level a latent weight may start
 HEADROOM = 1.2  # of super-scales, so that the largest scale under one may grow
+COARSE = 15  # steps between the ends of the finest even grid that takes the rate of scales as it is
 MIN_SCALE = 1e-5  # stands for a scale of 0, so that a group of zeros can come alive
 
 
@@ -311,9 +312,10 @@ class Bank:
     def __init__(self, layers, mode, rank, generator, trains_double=True):
         self.layers, self.mode, first = layers, mode, layers[0]
         self.grid, self.storage = first.grid, TORCH_DTYPES.get(first.stored.spec.scale_dtype)
-        # Tables count to 127: their scales are as much smaller than those of even grids, and so must their steps be.
+        # Tables count to 127 and int8 has 16 times the levels of int4: their scales are as much smaller than those of
+        # other grids, and so must their steps be.
         tables = [(float(x.levels[0, -1] - x.levels[0, 0]) / (x.grid.count - 1)) for x in layers if x.grid.table]
-        self.scale_rate = len(tables) / sum(tables) if tables else 1.0
+        self.scale_rate = len(tables) / sum(tables) if tables else min(1.0, COARSE / (self.grid.count - 1))
         self.rows = [len(x.latent) for x in layers]
         device = first.latent.device
 
