@@ -1,23 +1,10 @@
 """python -m lowbit.recover from what `quantize --preset` makes: mixes of formats by layer. Needs torch."""
-import sys
 import unittest
 
-import cli
 import recover_test
-from cli import SOURCE, CliTest
 
 
-@unittest.skipIf(recover_test.MISSING, f"Python packages {' and '.join(recover_test.MISSING)} are not installed")
-class RecoverPresets(CliTest):
-    recover, check_decoded = recover_test.Recover.recover, recover_test.Recover.check_decoded
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        sys.path.insert(0, str(SOURCE / "python"))
-        cls.text = cls.models / "text.txt"
-        cls.text.write_text(cli.text(3000))
-
+class RecoverPresets(recover_test.RecoverCase):
     def test_scales_of_fine_grids_take_small_steps(self):
         """As large in parts of a scale as those of 16 levels: int8's scales are 17 times smaller."""
         import torch
