@@ -49,4 +49,11 @@ Result<Buffer> widen_groups(const QTensor& w, int64_t group, int64_t wide, int64
   return out;
 }
 
+bool holds_nan(const QTensor& w, int64_t r, int64_t s) {
+  const int64_t group = std::min(w.group(), w.k), end = std::min(w.k, (s + 1) * group);
+  uint8_t nan = 0;
+  for (int64_t k = s * group; k < end; ++k) nan |= uint8_t((w.row(r)[k] & 0x7f) == 0x7f);
+  return nan != 0;
+}
+
 }  // namespace lowbit

@@ -15,4 +15,7 @@ Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool);
 /// a group. Errors: kOutOfMemory.
 Result<Buffer> widen_groups(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool);
 
+/// Whether a code of fp8 row r that scale s belongs to is NaN.
+bool holds_nan(const QTensor& w, int64_t r, int64_t s);
+
 }  // namespace lowbit

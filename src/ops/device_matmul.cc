@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <vector>
 
 #include "base/checked.h"
@@ -41,7 +42,8 @@ Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulS
       } else if (activation == Activation::kInt8 && !is_fallback(k)) {
         c.reason = "integer weights and int8 activations: products stay integers";
       } else if (!is_fallback(k)) {
-        c.reason = "integer weights, exact in 16 bits; f32 activations in three parts";
+        c.reason = std::string(format_info(format).kind == ValueKind::kFloat ? "E4M3" : "integer") +
+                   " weights, exact in 16 bits; f32 activations in three parts";
       } else if (c.reason.empty()) {
         c.reason = activation == Activation::kF32                  ? "f32 activations"
                    : format_info(format).kind == ValueKind::kTable ? "values of a table"
@@ -301,7 +303,9 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   } else {
     LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
   }
-  const auto scale = [&](int64_t r, int64_t s) { return w.scale(r, s); };
+  // Tensor cores know no NaN among codes: a group that holds one has it as its scale.
+  const bool may_hold_nan = w.format == FormatId::kFp8 && !is_fallback(*plan.few_.kernel);
+  const auto scale = [&](int64_t r, int64_t s) { return may_hold_nan && holds_nan(w, r, s) ? NAN : w.scale(r, s); };
   const auto offset = [&](int64_t r, int64_t s) { return w.offset(r, s); };
   if (!dense) LOWBIT_TRY(plan.upload_factors(plan.scales_, scale, options.arena));
   if (plan.has_offsets_) LOWBIT_TRY(plan.upload_factors(plan.offsets_, offset, options.arena));

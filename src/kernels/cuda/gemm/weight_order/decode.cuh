@@ -9,7 +9,7 @@ namespace lowbit::cuda {
 
 /// Sums are 2^kFactor times too large (decode()).
 template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable ? 0 : 8 - Bits;
+inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable || Bits == kE4m3 ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `pack` in shared or global memory.
 template <class Order>
@@ -63,6 +63,22 @@ __device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t codes) {
   return value;
 }
 
+/// Two E4M3 codes, the upper byte of each half of `codes`, as f16 or bf16. Moved down to where these have exponent and
+/// mantissa, a code's bits are its value times 2^-8 or 2^-120, subnormal ones included; a product takes that back.
+template <GemmActivation X>
+__device__ __forceinline__ uint32_t halves_of_e4m3(uint32_t codes) {
+  constexpr bool kF16 = X == GemmActivation::kF16;
+  const uint32_t sign = codes & 0x80008000u;
+  const uint32_t bits = sign | (codes >> (kF16 ? 1 : 4) & (kF16 ? 0x3f803f80u : 0x07f007f0u));
+  uint32_t value;
+  if constexpr (kF16) {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x5c005c00u));
+  } else {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(bits), "r"(0x7b807b80u), "r"(0x80008000u));
+  }
+  return value;
+}
+
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -97,6 +113,9 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
     const uint32_t negative = w[1] & ~w[0];
 #pragma unroll
     for (int i = 0; i < 8; ++i) a[i] = ((w[0] >> i) & 0x01010101u) | ((negative >> i) & 0x01010101u) * 255u;
+  } else if constexpr (Bits == kE4m3) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) a[i] = halves_of_e4m3<X>(i % 2 == 0 ? w[i / 2] << 8 : w[i / 2]);
   } else {
     decode_fields<X, Bits>(w, half_zero, a);
   }

@@ -34,7 +34,7 @@ template <int XBytes>
 __device__ FieldPosition position_of(int bits, int word, int field) {
   const auto at = [](auto element) { return FieldPosition{element.row, element.k, element.shift}; };
   if (bits == 2) return at(element_in<2, XBytes>(word, field));
-  if (bits == 8) return at(element_in<8, XBytes>(word, field));
+  if (stored_width(bits) == 8) return at(element_in<8, XBytes>(word, field));
   if constexpr (XBytes == 1) {
     if (bits == kTwoPlanes) return at(element_in<kTwoPlanes, XBytes>(word, field));
     if (bits == kTable) return at(element_in<kTable, XBytes>(word, field));
