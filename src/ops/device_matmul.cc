@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "format/registry.h"
+#include "kernels/cuda_lookup.h"
 #include "ops/device_codes.h"
 #include "ops/matmul.h"
 
@@ -169,6 +170,7 @@ bool sums_integers(const QTensor& w, const DeviceMatmulOptions& options) {
 
 /// Whether the kernels take a table's indices, and look them up themselves.
 bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
+  if (!can_look_up_sorted(w.codebook)) return false;
   const Groups g = groups_of(w, options.activation, options.activation_group);
   const FormatId format = format_info(w.format).expanded;
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
@@ -280,6 +282,11 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     of_expanded.reason_ += about_expanded(w.format, expanded.format);
     return of_expanded;
   }
+  const FormatInfo& info = format_info(w.format);
+  if (info.kind == ValueKind::kTable && info.expanded == w.format && !options.fallback && !can_look_up(w.codebook)) {
+    LOWBIT_TRY_ASSIGN(const QTensor sorted, with_sorted_table(w, options.pool));
+    return make(sorted, options);
+  }
   DeviceMatmulPlan plan;
   plan.n_ = w.n;
   plan.k_ = w.k;
@@ -314,8 +321,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     table.resize(16, 0.0f);
     LOWBIT_TRY_ASSIGN(plan.table_, allocate_in(options.arena, 4 * 16, "codebook"));
     LOWBIT_TRY(cuda::upload(plan.table_, table.data(), 4 * 16));
-    for (size_t i = 0; i < table.size() && has_integers_alone(w); ++i)
-      plan.table_bytes_[i / 4] |= uint32_t{static_cast<uint8_t>(static_cast<int8_t>(table[i]))} << (8 * (i % 4));
+    if (has_integers_alone(w)) plan.table_bytes_ = cuda::byte_table(table);
   }
   return plan;
 }

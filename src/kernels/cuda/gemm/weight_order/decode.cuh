@@ -121,13 +121,21 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
   }
 }
 
+/// Four bytes of eight by the indices in the low half of `codes`, or their signs where a fourth bit is set.
+/// __byte_perm() clears that bit first, which takes an instruction.
+__device__ __forceinline__ uint32_t looked_up_or_sign(uint32_t low, uint32_t high, uint32_t codes) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(codes));
+  return bytes;
+}
 /// Four bytes of a table of sixteen: those with the indices in the low half of `codes`, of which the fourth bits choose
 /// between its halves (`high`: a selector that does so).
 __device__ __forceinline__ uint32_t looked_up(const uint32_t (&table)[4], uint32_t codes, uint32_t high) {
-  return __byte_perm(__byte_perm(table[0], table[1], codes), __byte_perm(table[2], table[3], codes), high);
+  return looked_up_or_sign(looked_up_or_sign(table[0], table[1], codes), looked_up_or_sign(table[2], table[3], codes),
+                           high);
 }
 
-/// decode() of weights for int8 activations. table: kTable alone.
+/// decode() of weights for int8 activations. table: kTable alone, stored_order().
 template <int Bits>
 __device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], uint32_t* a) {
   if constexpr (Bits == kTable) {
@@ -139,6 +147,26 @@ __device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&
     }
   } else {
     decode<GemmActivation::kInt8, Bits>(w, 0, a);
+  }
+}
+
+/// Operands whose products are added: two for a table.
+template <int Bits>
+inline constexpr int kInt8Parts = Bits == kTable ? 2 : 1;
+/// decode_int8() in parts. halves: kTable alone, split_table(): seven instructions for eight weights where
+/// decode_int8() takes eleven, and a product more for sixteen.
+template <int Bits>
+__device__ __forceinline__ void decode_int8_parts(const uint32_t* w, const uint32_t (&halves)[4],
+                                                  uint32_t (&a)[kInt8Parts<Bits>][8]) {
+  if constexpr (Bits == kTable) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t codes = i % 2 == 0 ? w[i / 2] : w[i / 2] >> 16;
+      a[0][i] = looked_up_or_sign(halves[0], halves[1], codes);
+      a[1][i] = looked_up_or_sign(halves[2], halves[3], ~codes);
+    }
+  } else {
+    decode<GemmActivation::kInt8, Bits>(w, 0, a[0]);
   }
 }
 

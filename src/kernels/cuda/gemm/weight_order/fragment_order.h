@@ -24,7 +24,7 @@ constexpr LOWBIT_HD int64_t pack_index(int64_t pack, int64_t block, int64_t bloc
 }
 
 /// In place of a width: ternary values as two planes, a word of the positive ones and one of those that are not zero;
-/// indices of four bits into a table of bytes, those of a register side by side; and codes of E4M3.
+/// stored indices of a table (kernels/cuda_lookup.h), those of a register side by side; and codes of E4M3.
 inline constexpr int kTwoPlanes = 3, kTable = 5, kE4m3 = 9;
 constexpr LOWBIT_HD int stored_width(int bits) {
   return bits == kTwoPlanes ? 2 : bits == kTable ? 4 : bits == kE4m3 ? 8 : bits;
