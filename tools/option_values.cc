@@ -228,7 +228,7 @@ template void add_kv_options(Verb&, ModelOptions&);
 template void add_kv_options(Verb&, ModelBenchOptions&);
 
 void add_exact_option(Verb& app, bool& exact) {
-  app.add_flag("--exact", exact, "attention on a GPU with the CPU's bits: slower");
+  app.add_flag("--exact", exact, "attention and 16-bit activations on a GPU with the CPU's bits: slower");
 }
 
 void add_gpu_layers_option(Verb& app, int64_t& layers) {

@@ -48,7 +48,7 @@ typedef struct lb_model_options {
   /* "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2". NULL: nothing
      is */
   const char* kv_demote;
-  int32_t exact; /* not 0: a GPU's attention has the CPU's bits, and takes longer */
+  int32_t exact; /* not 0: a GPU's attention and 16-bit x have the CPU's bits, and take longer */
 } lb_model_options;
 
 /* path: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". options may be NULL. *model is

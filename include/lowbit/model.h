@@ -49,8 +49,8 @@ struct ModelOptions {
   int64_t kv_refresh = 0;
   /// "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2". Not on a GPU.
   std::string kv_demote = "";
-  /// A GPU's attention has the CPU's bits; else tensor cores, within a bound of them, other ones with a quantized cache
-  /// (docs/numerics.md#attention-on-tensor-cores). As with activation f32.
+  /// A GPU's attention and its products of f16 and bf16 x have the CPU's bits; else tensor cores, within bounds of them
+  /// (docs/numerics.md#attention-on-tensor-cores, #activations-in-16-bits). As with activation f32.
   bool exact = false;
   Compute compute;  // a GPU that it names runs the model; several (cuda:0,cuda:1) share its layers
   /// The last so many layers run on the GPU, the first one that there is if none is named, the rest on the CPU.

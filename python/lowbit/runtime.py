@@ -253,11 +253,11 @@ class Model(_Sequence):
     positions that all sequences have together, 0 for as many as there is memory for. kv: how keys and values are kept,
     "f16" or quantized as `lowbit run --kv`; the newest kv_residual positions stay f16, and all of the layers kv_keep:
     "first", "last" and numbers, with commas between them. kv_refresh: each so many positions are computed once more, 0
-    for never. kv_demote: "4096:int2", what lies so far behind is kept with fewer bits. exact: a GPU's attention has the
-    CPU's bits. Results do not depend on threads. Its own sequence is not for two threads at once: a call while another
-    one runs is an error. tokenize(), detokenize(), chat_text() and session() may be called in any thread at any time.
-    It cannot be copied or pickled. A child of os.fork() has a copy of it and of its sessions, unless another thread was
-    in a call with one of them just then. Errors: LowbitError.
+    for never. kv_demote: "4096:int2", what lies so far behind is kept with fewer bits. exact: a GPU's attention and
+    16-bit activations have the CPU's bits. Results do not depend on threads. Its own sequence is not for two
+    threads at once: a call while another one runs is an error. tokenize(), detokenize(), chat_text() and session()
+    may be called in any thread at any time. It cannot be copied or pickled. A child of os.fork() has a copy of it
+    and of its sessions, unless another thread was in a call with one of them just then. Errors: LowbitError.
     """
 
     _what, _prefix, _instead = "model", "lb_model_", "open the model twice, or take a session() for each sequence"

@@ -69,7 +69,7 @@ enum class WeightUse : uint8_t { kProducts, kRows, kBoth };
 struct CompileOptions {
   bool taps = false;  // observers see the inputs that have one: those are rows then, and nothing is fused across them
   /// Attention, and products of E4M3 codes with a scale per row, in the order of sums of the CPU, on every device
-  /// (docs/numerics.md).
+  /// (docs/numerics.md). Of x in 16 bits: make_cuda_backend().
   bool exact = true;
 };
 
@@ -170,8 +170,9 @@ struct CudaKernelChoice {
 };
 /// Errors: kUnsupported (no CUDA in this build, no kernel).
 Result<CudaKernelChoice> choose_cuda_kernel(const QTensor& w, const XSpec& x);
-/// Device `gpu` of cuda::devices(), with the bits of the others. `pool`: for what the host does at load. Errors:
-/// kUnsupported (no such GPU, no CUDA in this build).
-Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool);
+/// Device `gpu` of cuda::devices(). `pool`: for what the host does at load. `exact`: products have the bits of the
+/// others, x in 16 bits or not (docs/numerics.md#activations-in-16-bits). Errors: kUnsupported (no such GPU, no CUDA in
+/// this build).
+Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool, bool exact = true);
 
 }  // namespace lowbit

@@ -1,10 +1,13 @@
 #include "ops/device_codes.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <vector>
 
 #include "base/try.h"
 #include "format/registry.h"
+#include "kernels/cuda_lookup.h"
 
 namespace lowbit {
 namespace {
@@ -47,6 +50,40 @@ Result<Buffer> widen_groups(const QTensor& w, int64_t group, int64_t wide, int64
     format_ops(w.format).pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
   });
   return out;
+}
+
+bool can_look_up(std::span<const float> entries) { return cuda::split_table(cuda::byte_table(entries)).has_value(); }
+bool can_look_up_sorted(std::vector<float> entries) {
+  std::ranges::sort(entries);
+  return can_look_up(entries);
+}
+
+Result<QTensor> with_sorted_table(const QTensor& w, ThreadPool* pool) {
+  std::array<uint8_t, 16> order, place = {};  // the entry that comes to a place; where an entry goes
+  std::iota(order.begin(), order.end(), uint8_t{0});
+  const auto count = static_cast<ptrdiff_t>(w.codebook.size());
+  std::stable_sort(order.begin(), order.begin() + count,
+                   [&w](uint8_t a, uint8_t b) { return w.codebook[a] < w.codebook[b]; });
+  QTensor out = w;
+  for (size_t i = 0; i < w.codebook.size(); ++i) {
+    out.codebook[i] = w.codebook[order[i]];
+    place[order[i]] = static_cast<uint8_t>(i);
+  }
+  LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * row_bytes(w.format, w.k), "weight codes"));
+  for_each_row(w.n, pool, [&](int64_t r) {
+    std::vector<uint8_t> codes(static_cast<size_t>(w.k));
+    format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
+    for (uint8_t& code : codes) code = place[code];
+    format_ops(w.format).pack(codes.data(), w.k, out.codes.as<uint8_t>() + r * row_bytes(w.format, w.k));
+  });
+  return out;
+}
+
+bool holds_nan(const QTensor& w, int64_t r, int64_t s) {
+  const int64_t group = std::min(w.group(), w.k), end = std::min(w.k, (s + 1) * group);
+  uint8_t nan = 0;
+  for (int64_t k = s * group; k < end; ++k) nan |= uint8_t((w.row(r)[k] & 0x7f) == 0x7f);
+  return nan != 0;
 }
 
 }  // namespace lowbit

@@ -1,6 +1,9 @@
 #pragma once
 // Codes of a weight as the kernels of a device want them, made on the host when it is loaded.
 
+#include <span>
+#include <vector>
+
 #include "base/threads.h"
 #include "format/qtensor.h"
 #include "lowbit/error.h"
@@ -14,5 +17,14 @@ Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool);
 /// Rows of codes with groups of `wide` columns in place of `group`, `columns` in all; the code 0 stands behind those of
 /// a group. Errors: kOutOfMemory.
 Result<Buffer> widen_groups(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool);
+
+/// Whether kernels look such entries up, integers of 8 bits, as they are or sorted (kernels/cuda_lookup.h).
+bool can_look_up(std::span<const float> entries);
+bool can_look_up_sorted(std::vector<float> entries);
+/// A weight of a table whose entries ascend. `pool`: as above. Errors: kOutOfMemory.
+Result<QTensor> with_sorted_table(const QTensor& w, ThreadPool* pool);
+
+/// Whether a code of fp8 row r that scale s belongs to is NaN.
+bool holds_nan(const QTensor& w, int64_t r, int64_t s);
 
 }  // namespace lowbit

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <vector>
 
 #include "base/checked.h"
 #include "base/try.h"
 #include "format/registry.h"
+#include "kernels/cuda_lookup.h"
 #include "ops/device_codes.h"
 #include "ops/matmul.h"
 
@@ -41,7 +43,8 @@ Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulS
       } else if (activation == Activation::kInt8 && !is_fallback(k)) {
         c.reason = "integer weights and int8 activations: products stay integers";
       } else if (!is_fallback(k)) {
-        c.reason = "integer weights, exact in 16 bits; f32 activations in three parts";
+        c.reason = std::string(format_info(format).kind == ValueKind::kFloat ? "E4M3" : "integer") +
+                   " weights, exact in 16 bits; f32 activations in three parts";
       } else if (c.reason.empty()) {
         c.reason = activation == Activation::kF32                  ? "f32 activations"
                    : format_info(format).kind == ValueKind::kTable ? "values of a table"
@@ -167,6 +170,7 @@ bool sums_integers(const QTensor& w, const DeviceMatmulOptions& options) {
 
 /// Whether the kernels take a table's indices, and look them up themselves.
 bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
+  if (!can_look_up_sorted(w.codebook)) return false;
   const Groups g = groups_of(w, options.activation, options.activation_group);
   const FormatId format = format_info(w.format).expanded;
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
@@ -278,6 +282,11 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     of_expanded.reason_ += about_expanded(w.format, expanded.format);
     return of_expanded;
   }
+  const FormatInfo& info = format_info(w.format);
+  if (info.kind == ValueKind::kTable && info.expanded == w.format && !options.fallback && !can_look_up(w.codebook)) {
+    LOWBIT_TRY_ASSIGN(const QTensor sorted, with_sorted_table(w, options.pool));
+    return make(sorted, options);
+  }
   DeviceMatmulPlan plan;
   plan.n_ = w.n;
   plan.k_ = w.k;
@@ -301,7 +310,9 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   } else {
     LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
   }
-  const auto scale = [&](int64_t r, int64_t s) { return w.scale(r, s); };
+  // Tensor cores know no NaN among codes: a group that holds one has it as its scale.
+  const bool may_hold_nan = w.format == FormatId::kFp8 && !is_fallback(*plan.few_.kernel);
+  const auto scale = [&](int64_t r, int64_t s) { return may_hold_nan && holds_nan(w, r, s) ? NAN : w.scale(r, s); };
   const auto offset = [&](int64_t r, int64_t s) { return w.offset(r, s); };
   if (!dense) LOWBIT_TRY(plan.upload_factors(plan.scales_, scale, options.arena));
   if (plan.has_offsets_) LOWBIT_TRY(plan.upload_factors(plan.offsets_, offset, options.arena));
@@ -310,8 +321,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     table.resize(16, 0.0f);
     LOWBIT_TRY_ASSIGN(plan.table_, allocate_in(options.arena, 4 * 16, "codebook"));
     LOWBIT_TRY(cuda::upload(plan.table_, table.data(), 4 * 16));
-    for (size_t i = 0; i < table.size() && has_integers_alone(w); ++i)
-      plan.table_bytes_[i / 4] |= uint32_t{static_cast<uint8_t>(static_cast<int8_t>(table[i]))} << (8 * (i % 4));
+    if (has_integers_alone(w)) plan.table_bytes_ = cuda::byte_table(table);
   }
   return plan;
 }

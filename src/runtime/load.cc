@@ -111,7 +111,7 @@ Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
 }
 
 Result<std::unique_ptr<Backend>> backend_for(const LoadOptions& options, int gpu, ThreadPool& pool) {
-  if (gpu >= 0) return make_cuda_backend(gpu, pool);
+  if (gpu >= 0) return make_cuda_backend(gpu, pool, options.exact);
   return options.reference ? make_ref_backend(pool) : make_cpu_backend(options.isa, pool, options.tune);
 }
 

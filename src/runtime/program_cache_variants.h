@@ -61,7 +61,7 @@ inline Variant fp8_variant(int64_t rows) {
           {}};
 }
 
-/// Integers by x in 16 bits: a GPU's tensor cores round sums their own way.
+/// x in 16 bits: a GPU's tensor cores round sums their own way where it is not exact.
 inline Variant halves_variant(Halves halves, FormatId format, int64_t group) {
   RandomModelSpec s;
   s.model_type = format == FormatId::kTernary ? "bitnet" : "llama";
@@ -70,7 +70,7 @@ inline Variant halves_variant(Halves halves, FormatId format, int64_t group) {
   s.intermediate = 320;
   s.group = group;
   s.attention_bias = true;
-  const char* name = halves == Halves::kF16 ? "integers by f16" : "integers by bf16";
+  const char* name = halves == Halves::kF16 ? "x in f16" : "x in bf16";
   return {name, s, {.activation = Activation::kF32, .rounding = {.halves = halves}}, {}};
 }
 

@@ -67,7 +67,7 @@ inline std::vector<Variant> variants() {
   s.format = FormatId::kInt8;
   s.down_hadamard = 32;
   all.push_back({"transform before down", s, {.group = 32}});
-  // Products that tensor cores do not take: a GPU must give their bits, too.
+  // Without `exact` a GPU's tensor cores multiply these, but for groups of 40.
   s.format = FormatId::kFp8;
   all.push_back({"fp8 by bf16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kBf16}}});
   s = {};

@@ -104,6 +104,23 @@ void check_matmuls(uint64_t cases, int64_t rows) {
     c.k = 576;
     if (!testing::Test::HasFatalFailure()) check_matmul(c);
   }
+  for (const FormatId format : {FormatId::kF32, FormatId::kF16, FormatId::kBf16, FormatId::kFp8, FormatId::kInt3})
+    for (const auto& [m, k, group] : {std::array<int64_t, 3>{7, 12000, 64},  // no room for x in a thread block
+                                      {9, 300, 32},
+                                      {16, 1100, 128},
+                                      {17, 577, 64},
+                                      {33, 320, Scaling::kAll},
+                                      {64, 96, 32}}) {
+      Case c;
+      c.format = format;
+      c.scaling.k_block = group;
+      c.m = m;
+      c.n = 100;
+      c.k = k;
+      c.bias = m % 2 == 0;
+      c.seed = uint64_t(m);
+      if (!testing::Test::HasFatalFailure()) check_matmul(c);
+    }
 }
 
 /// A plain double loop. `n`: of y, of so many columns, and x; 0: of x alone.

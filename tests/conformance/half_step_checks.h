@@ -32,8 +32,12 @@ std::vector<uint8_t> half_step_tiles(Rng& rng, int64_t n, int64_t k, int zero, s
           const auto at = Order::element(word, field);
           const int64_t row = pack * kPackRows + at.row, column = block * Order::kPackK + at.k;
           const bool there = row < n && column < k;
-          const auto code = there ? static_cast<uint32_t>(rng.below(1u << Bits)) : static_cast<uint32_t>(zero);
-          if (there) values[static_cast<size_t>(row * k + column)] = static_cast<float>(static_cast<int>(code) - zero);
+          auto code = there ? static_cast<uint32_t>(rng.below(1u << Order::kWidth)) : static_cast<uint32_t>(zero);
+          if (Bits == kE4m3 && (code & 0x7fu) == 0x7fu) code ^= 1;  // NaN is nobody's weight
+          if (there)
+            values[static_cast<size_t>(row * k + column)] = Bits == kE4m3
+                                                                ? e4m3_to_f32(static_cast<uint8_t>(code))
+                                                                : static_cast<float>(static_cast<int>(code) - zero);
           words[static_cast<size_t>(pack_index(pack, block, blocks) * Order::kPackWords + word)] |= code << at.shift;
         }
   const auto* const bytes = reinterpret_cast<const uint8_t*>(words.data());
@@ -145,7 +149,8 @@ void check_half_step(const HalfStepCase& c, uint64_t seed) {
     std::vector<float> values, scales(size_t(groups * cuda::factor_rows(n)));
     tiles.emplace_back(stored.bits == 2   ? half_step_tiles<2>(rng, n, c.k, stored.zero, values)
                        : stored.bits == 4 ? half_step_tiles<4>(rng, n, c.k, stored.zero, values)
-                                          : half_step_tiles<8>(rng, n, c.k, stored.zero, values));
+                       : stored.bits == 8 ? half_step_tiles<8>(rng, n, c.k, stored.zero, values)
+                                          : half_step_tiles<kE4m3>(rng, n, c.k, stored.zero, values));
     for (int64_t g = 0; g < groups; ++g)
       for (int64_t r = 0; r < n; ++r) scales[size_t(g * cuda::factor_rows(n) + r)] = float(0.1 * rng.normal());
     const std::vector<float> bias = random_floats(rng, n), before = random_floats(rng, c.m * n);
@@ -182,7 +187,7 @@ void check_half_step_all(uint64_t cases, int64_t most_columns) {
     HalfStepCase c;
     c.m = seed % 2 == 0 ? 1 : 1 + below(8);
     c.format = std::array{FormatId::kInt4, FormatId::kUint4,  FormatId::kInt3, FormatId::kTernary,
-                          FormatId::kInt2, FormatId::kBinary, FormatId::kInt8, FormatId::kInt8}[size_t(below(8))];
+                          FormatId::kInt2, FormatId::kBinary, FormatId::kInt8, FormatId::kFp8}[size_t(below(8))];
     c.half = below(2) == 0 ? cuda::Element::kF16 : cuda::Element::kBf16;
     c.end =
         std::array{ProductEnd::kStore, ProductEnd::kAdd, ProductEnd::kSilu, ProductEnd::kSquaredRelu}[size_t(below(4))];

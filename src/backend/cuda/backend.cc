@@ -17,14 +17,13 @@ constexpr int64_t kSlabBytes = int64_t{32} << 20;
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int gpu, ThreadPool& pool) : gpu_(gpu), pool_(&pool) {}
+  CudaBackend(int gpu, ThreadPool& pool, bool exact) : gpu_(gpu), pool_(&pool), exact_(exact) {}
   const char* name() const override { return "cuda"; }
 
   Result<std::unique_ptr<Weight>> prepare(const std::string& name, const QTensor& w, std::vector<float> bias,
                                           const XSpec& x, WeightUse use) override {
     LOWBIT_TRY(cuda::use_device(gpu_));
-    LOWBIT_TRY_ASSIGN(auto weight, CudaWeight::make(name, w, bias, x, use != WeightUse::kProducts,
-                                                    use != WeightUse::kRows, arena_, *pool_));
+    LOWBIT_TRY_ASSIGN(auto weight, CudaWeight::make(name, w, bias, x, use, exact_, arena_, *pool_));
     return std::unique_ptr<Weight>(std::move(weight));
   }
 
@@ -84,14 +83,15 @@ class CudaBackend final : public Backend {
  private:
   int gpu_;
   ThreadPool* pool_;
+  bool exact_;
   Arena arena_{cuda::allocate, kSlabBytes, kSlabBytes / 4, 256};  // of weights
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool) {
+Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool, bool exact) {
   LOWBIT_TRY(cuda::use_device(gpu));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(gpu, pool));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(gpu, pool, exact));
 }
 
 }  // namespace lowbit

@@ -46,8 +46,9 @@ Result<Buffer> to_device(std::span<const float> values, const char* what) {
 }
 
 Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, const QTensor& w,
-                                                     const std::vector<float>& bias, const XSpec& x, bool rows,
-                                                     bool products, Arena& arena, ThreadPool& pool) {
+                                                     const std::vector<float>& bias, const XSpec& x, WeightUse use,
+                                                     bool exact, Arena& arena, ThreadPool& pool) {
+  const bool products = use != WeightUse::kRows;
   auto weight = std::make_unique<CudaWeight>();
   weight->name = name;
   weight->format = w.format;
@@ -71,18 +72,18 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     LOWBIT_TRY_ASSIGN(weight->fp8, CudaFp8Weight::make(name, w));
     weight->kernel = weight->fp8.kernel_name();
     weight->reason = "fp8 activations: tensor cores of compute capability 9.0, elsewhere the CPU's order of sums";
-  } else if (products && runs_halves(w, x)) {
+  } else if (products && !exact && runs_halves(w, x)) {
     LOWBIT_TRY_ASSIGN(weight->plan,
                       DeviceMatmulPlan::make(w, {.activation = Activation::kF32, .arena = &arena, .pool = &pool}));
     weight->kernel = weight->plan.kernel_name();
     weight->reason = about_halves(x.rounding.halves);
   } else if (products) {
     LOWBIT_TRY(weight->set_values(w, pool));
-    CudaKernelChoice exact = exact_kernel(w, x.rounding.halves);
-    weight->kernel = std::move(exact.name);
-    weight->reason = std::move(exact.reason);
+    CudaKernelChoice choice = exact_kernel(w, x.rounding.halves);
+    weight->kernel = std::move(choice.name);
+    weight->reason = std::move(choice.reason);
   }
-  if (rows) LOWBIT_TRY(weight->set_table(w, pool));
+  if (use != WeightUse::kProducts) LOWBIT_TRY(weight->set_table(w, pool));
   LOWBIT_TRY(cuda::synchronize(nullptr));  // where codes were put in order; programs run elsewhere
   return weight;
 }

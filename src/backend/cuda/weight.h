@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/cuda/fp8_weight.h"
 #include "backend/step.h"
 #include "base/threads.h"
@@ -25,10 +26,11 @@ struct DeviceTable {
 };
 
 /// y = x W^T + bias; rows of the weight where it is an embedding. On the current device, of which `arena` has slabs.
+/// `exact`: make_cuda_backend().
 struct CudaWeight final : Weight {
   static Result<std::unique_ptr<CudaWeight>> make(const std::string& name, const QTensor& w,
-                                                  const std::vector<float>& bias, const XSpec& x, bool rows,
-                                                  bool products, Arena& arena, ThreadPool& pool);
+                                                  const std::vector<float>& bias, const XSpec& x, WeightUse use,
+                                                  bool exact, Arena& arena, ThreadPool& pool);
   WeightInfo info() const override;
   bool takes_codes() const { return multiplies && activation == Activation::kInt8; }
   bool takes_fp8() const { return multiplies && activation == Activation::kFp8; }

@@ -71,7 +71,10 @@ constexpr HalfStepForm kHalfStepForm = {{kHalfStages<Bits, 1>, kHalfStages<Bits,
                                          {&multiply_half_step<Bits, true, 1>, &multiply_half_step<Bits, true, 2>}}};
 const HalfStepForm& form_of(const StepProducts& call) {
   const int bits = bits_of(call).bits;
-  return bits == 2 ? kHalfStepForm<2> : bits == 4 ? kHalfStepForm<4> : kHalfStepForm<8>;
+  return bits == 2   ? kHalfStepForm<2>
+         : bits == 4 ? kHalfStepForm<4>
+         : bits == 8 ? kHalfStepForm<8>
+                     : kHalfStepForm<kE4m3>;
 }
 
 /// Lays out shared memory; returns its bytes.
@@ -116,7 +119,7 @@ bool takes_half_step(const StepProducts& call) {
   const Matmul& first = call.parts[0];
   if (call.kernel->instance == nullptr || call.kernel->activation != Activation::kF32) return false;
   if (call.count < 1 || first.m < 1 || first.m > kMostStepRows || first.w.k < 1 || first.w.k > (1 << 20)) return false;
-  if (const int bits = bits_of(call).bits; bits != 2 && bits != 4 && bits != 8) return false;
+  if (bits_of(call).bits == 0) return false;
   for (int i = 0; i < call.count; ++i)
     if (!takes(call, call.parts[static_cast<size_t>(i)])) return false;
   if (gates_both(call.end) && (call.count != 2 || first.w.n != call.parts[1].w.n)) return false;

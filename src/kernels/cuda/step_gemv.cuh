@@ -115,22 +115,25 @@ __device__ __forceinline__ int step_gemv_sums(const ProductArgs& p) {
 /// A lane's sums of a share of `count` batches: rows 2 g and 2 g + 1, activation groups 2 t and 2 t + 1 of each. `x`:
 /// codes of the share's activation group g.
 template <int Bits>
-__device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int count, uint2 x, const uint32_t (&table)[4],
+__device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int count, uint2 x, const uint32_t (&halves)[4],
                                               float (&sum)[4]) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   ProductWords<Bits> w;
   load_product_words<Bits>(stage, w);
+  constexpr int kParts = kInt8Parts<Bits>;
   int d[2][4] = {};  // two chains are half as long
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     if (i >= count) break;
-    uint32_t a[8];
-    decode_int8<Bits>(w[i], table, a);
+    uint32_t a[kParts][8];
+    decode_int8_parts<Bits>(w[i], halves, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const bool own = g == 2 * i + step;
-      mma<kX>(d[i % 2], a + 4 * step, own ? x.x : 0u, own ? x.y : 0u);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        mma<kX>(d[kParts == 1 ? i % 2 : part], a[part] + 4 * step, own ? x.x : 0u, own ? x.y : 0u);
     }
   }
 #pragma unroll
@@ -255,13 +258,13 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
 #pragma unroll 1
   for (int tile = of_launch; tile < p.tiles; tile += teams, ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
-    uint32_t tables[kTiles][4] = {};  // kTable: of the tiles' parts
+    uint32_t halves[kTiles][4] = {};  // kTable: of the tiles' parts
     if constexpr (Bits == kTable)
 #pragma unroll
       for (int half = 0; half < kTiles; ++half) {
         const StepGemvTile<kTiles> at(p, tile, half);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) tables[half][i] = p.part[at.part].table[i];
+        for (int i = 0; i < 4; ++i) halves[half][i] = p.part[at.part].halves[i];
       }
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
     if (accumulates && ordinal != 0) {
@@ -278,7 +281,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
 #pragma unroll
         for (int half = 0; half < kTiles; ++half) {
           float sum[4];
-          sum_step_gemv<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, tables[half], sum);
+          sum_step_gemv<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, halves[half], sum);
           scale_step_gemv<kRowScales>(p, sum, factors, min(2 * here, p.x_group_count - 2 * (first + at)),
                                       of + half * of_half + slot + (2 * at >> p.sum_shift) * 16);
         }

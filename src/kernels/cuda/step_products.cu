@@ -10,6 +10,7 @@
 #include "kernels/cuda/half_step.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda_lookup.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -115,10 +116,11 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
                     from.bias,
                     static_cast<float*>(from.y),
                     from.ldy,
-                    {from.table[0], from.table[1], from.table[2], from.table[3]},
+                    {},
                     static_cast<int>(from.w.n),
                     static_cast<int>(factor_rows(from.w.n)),
                     block};
+    if (args.looks_up) std::ranges::copy(split_table(from.table).value_or(ByteTable{}), args.part[i].halves);
     block += static_cast<int>(ceil_div(from.w.n, 16));
   }
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
@@ -131,9 +133,9 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
   return part.x_groups && part.spread == 0 && w.groups > 1 && w.group == kActivationGroupColumns &&
-         w.offsets == nullptr && w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale &&
-         part.m == call.parts[0].m && part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) &&
-         w.k <= (1 << 20);
+         (bits_of(call) != kTable || split_table(part.table)) && w.offsets == nullptr && w.k == first.k &&
+         w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
+         part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
 }
 
 template <int Bits, int kTiles>

@@ -28,7 +28,7 @@ struct ProductPart {
   const float* bias;
   float* y;
   int64_t ldy;
-  uint32_t table[4];  // kTable
+  uint32_t halves[4];  // kTable: split_table()
   int n, n_padded, first_block;
 };
 
@@ -229,7 +229,7 @@ __device__ __forceinline__ void put_product(float* slot, int m, const float (&v)
 /// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`.
 template <int Bits>
 __device__ __forceinline__ void multiply_product(const ProductArgs& p, const ProductShare& share, const uint8_t* shared,
-                                                 const ProductWords<Bits>& w, const uint32_t (&table)[4],
+                                                 const ProductWords<Bits>& w, const uint32_t (&halves)[4],
                                                  float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   if (share.count == 0) return;
@@ -239,14 +239,15 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
   int d[2 * kProductBatches][4];  // before any is used: nothing of one step waits for another's
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
-    uint32_t a[8];
-    decode_int8<Bits>(w[i], table, a);
+    uint32_t a[kInt8Parts<Bits>][8];
+    decode_int8_parts<Bits>(w[i], halves, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int at = 2 * i + step;
       const uint2 x = *reinterpret_cast<const uint2*>(codes + 32 * at);
       d[at][0] = d[at][1] = d[at][2] = d[at][3] = 0;
-      mma<kX>(d[at], a + 4 * step, x.x, x.y);
+#pragma unroll
+      for (int part = 0; part < kInt8Parts<Bits>; ++part) mma<kX>(d[at], a[part] + 4 * step, x.x, x.y);
     }
   }
   const auto* const scales = reinterpret_cast<const float*>(shared + p.x_scales_at) + first;
@@ -338,7 +339,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
     for (int i = 0; i < kTiles; ++i) {
       ProductWords<Bits> w;
       load_product_words<Bits>(stage_of(chunk, i), w);
-      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w, p.part[kTiles == 1 ? mine : i].table,
+      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w, p.part[kTiles == 1 ? mine : i].halves,
                              results + i * slots);
     }
     copy_chunk(chunk + kProductStages);

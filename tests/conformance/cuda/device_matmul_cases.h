@@ -195,6 +195,7 @@ inline int compare(const DeviceCase& d, const std::vector<float>& want, const Ou
         continue;
       }
       const double value = exact->values[size_t(m * c.n + n)], size = exact->magnitudes[size_t(m * c.n + n)];
+      if (c.activations == Fill::kNormal && std::isnan(value) && !std::isnan(g)) report(m, n, g, value);
       if (!(size < 1e37)) continue;  // sums of another order may overflow elsewhere
       const double bound = 1e-6 * size + 2 * unit * std::fabs(value) + (d.y == Element::kF16 ? 0x1p-24 : 0x1p-133);
       if (d.y == Element::kF16 && std::isinf(g) && std::isinf(r)) continue;

@@ -202,13 +202,41 @@ TEST(DeviceMatmulConformance, ManyRowsTakeTheTensorCores) {
         d.quantized_x = variant == 1;
         const int64_t before = counts.tensor;
         EXPECT_EQ(compare_case(d, counts), 0);
-        const bool wide =
-            info.id == FormatId::kInt8 && d.activation == Activation::kF32;  // bf16 holds no 8-bit codes here
-        if (m > 8 && !wide && variant != 3) {
+        if (m > 8 && variant != 3) {
           EXPECT_EQ(counts.tensor, before + 1) << d.c.name();
         }
       }
   }
+}
+
+/// Few rows and many, blocks of rows and of columns that end in the middle, NaN among the weights of some rows.
+TEST(DeviceMatmulConformance, Fp8TakesTheTensorCores) {
+  LOWBIT_NEEDS_GPU();
+  Counts counts;
+  for (const int64_t m : {1, 2, 7, 9, 16, 33, 64, 130})
+    for (const auto& [n, k, group, rows] : {std::array<int64_t, 4>{300, 640, 128, 1},
+                                            {260, 2048, 128, 128},
+                                            {200, 1000, 64, 1},
+                                            {70, 203, Scaling::kAll, 1},
+                                            {136, 520, 48, 3}})
+      for (const Element x : {Element::kF32, Element::kF16, Element::kBf16}) {
+        DeviceCase d;
+        d.c.format = FormatId::kFp8;
+        d.c.scaling.k_block = group;
+        d.c.scaling.n_block = rows;
+        d.c.scaling.scale = ScaleKind::kF32;
+        d.c.m = m;
+        d.c.n = d.c.ldy = n;
+        d.c.k = d.c.ldx = k;
+        d.c.bias = m % 2 == 0;
+        d.c.weights = m == 7 ? Fill::kExtreme : Fill::kNormal;
+        d.c.seed = uint64_t(m + n);
+        d.activation = Activation::kF32;
+        d.x = x;
+        d.y = m % 3 == 0 ? Element::kBf16 : Element::kF32;
+        EXPECT_EQ(compare_case(d, counts), 0);
+      }
+  EXPECT_EQ(counts.tensor, counts.compared);
 }
 
 /// Formats that only kernels derive hold the same values as a canonical twin.

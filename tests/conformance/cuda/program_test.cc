@@ -384,6 +384,7 @@ TEST(CudaPrograms, ActivationsIn16Bits) {
                                         {FormatId::kInt3, Scaling::kAll},
                                         {FormatId::kTernary, Scaling::kAll},
                                         {FormatId::kInt8, int64_t{64}},
+                                        {FormatId::kFp8, int64_t{128}},
                                         {FormatId::kCodebook4, int64_t{64}}}) {
       const Variant v = halves_variant(halves, format, group);
       const MemorySource source = make_random_model(v.model);
@@ -393,6 +394,8 @@ TEST(CudaPrograms, ActivationsIn16Bits) {
       host.x = v.x;
       LoadOptions device = host;
       device.gpus = {0};
+      EXPECT_TRUE(same_bits(logits_of(source, device), logits_of(source, host)));
+      device.exact = false;
       const auto want = logits_of(source, exact), by_host = logits_of(source, host);
       const double rounding = relative_error(by_host, want), order = relative_error(logits_of(source, device), by_host);
       std::printf("%s, %s: x in 16 bits moves logits by %.1e, the order of sums by %.1e\n", v.name,

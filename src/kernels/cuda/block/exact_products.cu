@@ -279,22 +279,6 @@ auto* exact_product_kernel(int slots) {
          : slots == 4 ? &multiply_exact_products<kType, 4>
                       : &multiply_exact_products<kType, 8>;
 }
-auto* exact_product_kernel(ValueType type, int slots) {
-  switch (type) {
-    case ValueType::kInt8:
-      return exact_product_kernel<ValueType::kInt8>(slots);
-    case ValueType::kE4m3:
-      return exact_product_kernel<ValueType::kE4m3>(slots);
-    case ValueType::kF16:
-      return exact_product_kernel<ValueType::kF16>(slots);
-    case ValueType::kBf16:
-      return exact_product_kernel<ValueType::kBf16>(slots);
-    case ValueType::kF32:
-      break;
-  }
-  return exact_product_kernel<ValueType::kF32>(slots);
-}
-
 }  // namespace
 
 bool takes_exact_products(const ExactProducts& call) {
@@ -322,7 +306,8 @@ Status exact_products(const ExactProducts& call) {
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "few rows");
   ExactProductArgs args{};
   const int64_t shared = cut_exact_products(call, device, args);
-  auto* const kernel = exact_product_kernel(call.type, row_slots(call.m));
+  auto* const kernel =
+      with_value_type(call.type, [&]<ValueType kType>() { return exact_product_kernel<kType>(row_slots(call.m)); });
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess)
     return check_cuda(e, "few rows");
   return check_cuda(launch(kernel, dim3(static_cast<unsigned>(args.grid)), dim3(static_cast<unsigned>(32 * args.warps)),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/block/row_tiles.cuh"
 #include "kernels/cuda/block/tile.cuh"
 #include "kernels/cuda/block/weight_values.cuh"
 #include "kernels/cuda/launch.h"
@@ -133,20 +134,37 @@ auto* tiles_kernel(const F32Matmul& call) {
          : whole && call.offsets == nullptr ? &matmul_tiles<Scaling::kScaled, kType>
                                             : &matmul_tiles<Scaling::kAny, kType>;
 }
-auto* tiles_kernel(const F32Matmul& call) {
-  switch (call.type) {
-    case ValueType::kInt8:
-      return tiles_kernel<ValueType::kInt8>(call);
-    case ValueType::kE4m3:
-      return tiles_kernel<ValueType::kE4m3>(call);
-    case ValueType::kF16:
-      return tiles_kernel<ValueType::kF16>(call);
-    case ValueType::kBf16:
-      return tiles_kernel<ValueType::kBf16>(call);
-    case ValueType::kF32:
-      break;
-  }
-  return tiles_kernel<ValueType::kF32>(call);
+struct RowTileLaunch {
+  void (*kernel)(F32Matmul);
+  int tokens, warps, bytes;
+};
+template <ValueType kType, int kTokens, int kWarps>
+RowTileLaunch row_tile_launch() {
+  return {&matmul_row_tiles<kType, kTokens, kWarps>, kTokens, kWarps, kRowTileBytes<kType, kTokens, kWarps>};
+}
+template <ValueType kType>
+RowTileLaunch row_tile_launch(const F32Matmul& call) {
+  const bool one = call.scales == nullptr || call.group >= call.k;
+  if (call.m <= 16) return one ? row_tile_launch<kType, 16, 1>() : row_tile_launch<kType, 16, kGroupWarps>();
+  return one ? row_tile_launch<kType, 32, 1>() : row_tile_launch<kType, 32, kGroupWarps>();
+}
+/// Up to so many rows: beyond them tiles of 128 by 128 are many enough.
+constexpr int64_t kMostTiledRows = 64;
+bool takes_row_tiles(const F32Matmul& call) {
+  const bool one = call.scales == nullptr || call.group >= call.k;
+  return call.m <= kMostTiledRows && call.offsets == nullptr && (one || call.group % kStepColumns == 0);
+}
+Status multiply_row_tiles(const F32Matmul& call) {
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "f32 matmul");
+  const auto how = with_value_type(call.type, [&]<ValueType kType>() { return row_tile_launch<kType>(call); });
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(how.kernel), device); e != cudaSuccess)
+    return check_cuda(e, "f32 matmul");
+  const dim3 grid(static_cast<unsigned>((call.n + kTileWeights - 1) / kTileWeights),
+                  static_cast<unsigned>((call.m + how.tokens - 1) / how.tokens));
+  return check_cuda(launch(how.kernel, grid, dim3(static_cast<unsigned>(32 * how.warps)),
+                           static_cast<size_t>(how.bytes), static_cast<cudaStream_t>(call.stream), false, call),
+                    "f32 matmul");
 }
 
 ExactProducts exact_product_of(const F32Matmul& call) {
@@ -167,11 +185,12 @@ Status f32_matmul(const F32Matmul& call) {
   if (call.m == 0 || call.n == 0) return {};
   if (call.m <= kMostStepRows && call.offsets == nullptr)
     if (const ExactProducts few = exact_product_of(call); takes_exact_products(few)) return exact_products(few);
+  if (takes_row_tiles(call)) return multiply_row_tiles(call);
   const dim3 grid(static_cast<unsigned>((call.n + kTile - 1) / kTile),
                   static_cast<unsigned>((call.m + kTile - 1) / kTile));
-  return check_cuda(
-      launch(tiles_kernel(call), grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
-      "f32 matmul");
+  auto* const kernel = with_value_type(call.type, [&]<ValueType kType>() { return tiles_kernel<kType>(call); });
+  return check_cuda(launch(kernel, grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
+                    "f32 matmul");
 }
 
 }  // namespace lowbit::cuda

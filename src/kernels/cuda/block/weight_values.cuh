@@ -44,4 +44,22 @@ __device__ __forceinline__ void values_of_word(uint32_t word, float (&v)[kWordCo
   }
 }
 
+/// fn.operator()<type>(), on the host.
+template <class Fn>
+auto with_value_type(ValueType type, const Fn& fn) {
+  switch (type) {
+    case ValueType::kInt8:
+      return fn.template operator()<ValueType::kInt8>();
+    case ValueType::kE4m3:
+      return fn.template operator()<ValueType::kE4m3>();
+    case ValueType::kF16:
+      return fn.template operator()<ValueType::kF16>();
+    case ValueType::kBf16:
+      return fn.template operator()<ValueType::kBf16>();
+    case ValueType::kF32:
+      break;
+  }
+  return fn.template operator()<ValueType::kF32>();
+}
+
 }  // namespace lowbit::cuda::block

@@ -24,7 +24,7 @@ struct Random {
   float unit() { return float(int64_t(next() >> 40)) / float(1 << 24); }
 };
 
-/// Packs one row of random codes canonically and tells their values.
+/// Packs one row of random codes canonically and tells their values; those of floats are codes.
 using PackRow = void (*)(Random&, int64_t k, bool extremes, uint8_t* row, int8_t* values);
 template <class F>
 void pack_row(Random& random, int64_t k, bool extremes, uint8_t* row, int8_t* values) {
@@ -33,6 +33,10 @@ void pack_row(Random& random, int64_t k, bool extremes, uint8_t* row, int8_t* va
     if constexpr (F::Codec::kKind == CodecKind::kInteger) {
       if (extremes) code = F::Codec::code(F::Codec::kMin);
       values[i] = int8_t(F::Codec::value(code));
+    } else if constexpr (F::Codec::kKind == CodecKind::kFloat) {
+      if (extremes) code = F::Codec::code(448.0f);
+      if (F::Codec::value(code) != F::Codec::value(code)) code ^= 1;
+      values[i] = int8_t(code);
     }
     F::put(row + i / F::kElems * F::kPackBytes, int(i % F::kElems), code);
   }
@@ -272,8 +276,8 @@ double CaseData::expected(int64_t m, int64_t n, double* magnitude) const {
   double acc = bias, size = std::fabs(bias);
   for (int64_t k = 0; k < c_.k; ++k) {
     const size_t at = size_t(n * groups_ + k / std::max<int64_t>(group, 1));
-    const double term = double(w[k]) * scales_[at] * x_at(m, k),
-                 offset = c_.offsets ? double(offsets_[at]) * x_at(m, k) : 0;
+    const double value = c_.format == FormatId::kFp8 ? e4m3_to_f32(uint8_t(w[k])) : float(w[k]);
+    const double term = value * scales_[at] * x_at(m, k), offset = c_.offsets ? double(offsets_[at]) * x_at(m, k) : 0;
     acc += term + offset, size += std::fabs(term) + std::fabs(offset);
   }
   *magnitude = size;

@@ -1,12 +1,14 @@
 // Launches of int8 x with a scale per group of 32 columns.
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "kernels/cuda/gemm/dispatch/launch.h"
 #include "kernels/cuda/gemm/schedule/activation_group_stream.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
 #include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda_lookup.h"
 
 namespace lowbit::cuda {
 
@@ -32,13 +34,22 @@ bool make_scale_map(const GemmProblem& p, int tokens, CUtensorMap* map) {
                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/// False where the table cannot be split.
+bool put_tables(const GemmWeights& w, ActivationGroupStreamPart& part) {
+  const ByteTable table = std::to_array(w.table);
+  const auto halves = split_table(table);
+  std::ranges::copy(stored_order(table), part.table[0]);
+  if (halves) std::ranges::copy(*halves, part.table[1]);
+  return halves.has_value();
+}
+
 /// Products of the same x by gemm_activation_groups_stream().
 GemmStatus launch_stream(std::span<const GemmProblem> parts, int64_t per_scale, ActivationGroupTile tile,
                          const Device& device, cudaStream_t stream) {
   const GemmProblem& p = parts.front();
   ActivationGroupStreamArgs args{make_activation_group_args(p, per_scale), {}, int(parts.size()), 0, 0};
-  const ActivationGroupKernel* kernel =
-      find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
+  const int bits = stored_bits(p.w.format, p.w.activation).bits;
+  const ActivationGroupKernel* kernel = find_activation_group_kernel(bits, tile, args);
   if (kernel == nullptr || device.arch != 90 || !can_stream(p, kernel->tokens)) return GemmStatus::kUnsupported;
   for (size_t i = 0; i < parts.size(); ++i) {
     const GemmProblem& one = parts[i];
@@ -47,10 +58,11 @@ GemmStatus launch_stream(std::span<const GemmProblem> parts, int64_t per_scale, 
                      one.bias,
                      one.y,
                      one.ldy,
-                     {one.w.table[0], one.w.table[1], one.w.table[2], one.w.table[3]},
+                     {},
                      int(one.w.n),
                      int(padded_rows(one.w.n)),
                      args.tile_count};
+    if (bits == kTable && !put_tables(one.w, args.parts[i])) return GemmStatus::kUnsupported;
     args.tile_count += int(ceil_div(one.w.n, kernel->rows));
   }
   const int rounds = (args.k_blocks + kStreamWarps - 1) / kStreamWarps, of_slot = stream_x_bytes(kernel->tokens);

@@ -122,8 +122,9 @@ bool choose_split_k(const GemmProblem& p, const WgmmaTable& table, int processor
 
 const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [[maybe_unused]] int bits) {
 #if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
-  for (const WgmmaTable* t : {&kWgmmaInt8Bits2, &kWgmmaInt8Bits4, &kWgmmaInt8Bits8, &kWgmmaBits, &kWgmmaF16Bits2,
-                              &kWgmmaF16Bits4, &kWgmmaF16Bits8, &kWgmmaBf16Bits2, &kWgmmaBf16Bits4, &kWgmmaBf16Bits8})
+  for (const WgmmaTable* t :
+       {&kWgmmaInt8Bits2, &kWgmmaInt8Bits4, &kWgmmaInt8Bits8, &kWgmmaBits, &kWgmmaF16Bits2, &kWgmmaF16Bits4,
+        &kWgmmaF16Bits8, &kWgmmaF16E4m3, &kWgmmaBf16Bits2, &kWgmmaBf16Bits4, &kWgmmaBf16Bits8, &kWgmmaBf16E4m3})
     if (t->activation == activation && t->bits == bits) return t;
 #endif
   return nullptr;
@@ -187,7 +188,7 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
       if (is_split_k(kernel) || !can_run(kernel, p, split)) continue;
       // 64 x 64 of integers in two parts lost to one (4096 x 4096: 8.5 us, 7.8).
       if (split > 1 && is_integer(p.w.activation) && kernel.bm == 64 && kernel.tile_packs == 1) continue;
-      const double t = microseconds(kernel, p, bits, split, processors);
+      const double t = microseconds(kernel, p, stored_width(bits), split, processors);
       if (best.wgmma == nullptr || t < best.microseconds) best = {&kernel, false, split, t};
     }
   return best;

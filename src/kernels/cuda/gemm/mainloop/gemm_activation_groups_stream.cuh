@@ -55,6 +55,12 @@ struct StreamItem {
   }
 };
 
+/// Operands of 16 rows of weights in a block of K: of both batches, the parts of each.
+template <class S>
+struct StreamOperands {
+  uint32_t a[2][S::kParts][8];
+};
+
 /// Brings a warp's weights and their scales, one block of K after the other; a lane copies what it reads.
 template <class S>
 struct StreamWeights {
@@ -128,7 +134,7 @@ struct StreamWeights {
   }
   /// Operands of a warp's row tile q of the block of K in a slot.
   static __device__ __forceinline__ void decode_block(const uint32_t (&table)[4], const uint8_t* block, int lane, int q,
-                                                      uint32_t (&a)[16]) {
+                                                      StreamOperands<S>& to) {
     constexpr int kVectors = S::kLaneBytes / S::kCopy;
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
@@ -144,7 +150,10 @@ struct StreamWeights {
           w[0] = u.x, w[1] = u.y;
         }
       }
-      decode_int8<S::kBits>(w, table, a + 8 * batch);
+      if constexpr (S::kParts == 2)
+        decode_int8_parts<S::kBits>(w, table, to.a[batch]);
+      else
+        decode_int8<S::kBits>(w, table, to.a[batch][0]);
     }
   }
 };
@@ -176,7 +185,7 @@ struct StreamWarp {
     box_load(barriers.base + x_scales_at(slot), scale_map, 4 * block, 0, barrier);
   }
   /// The sums of the groups of a block of K for tokens [16 pair, 16 pair + 16), to the place of this warp in `parts`.
-  __device__ __forceinline__ void multiply(const uint32_t (&a)[S::kRowTiles][16], int slot, int pair,
+  __device__ __forceinline__ void multiply(const StreamOperands<S> (&w)[S::kRowTiles], int slot, int pair,
                                            uint8_t* parts) const {
     constexpr int kMagic = (127 + 23 - kFactor<S::kBits>) << 23 | 0x400000;
     constexpr int kEach = S::kPerScale == 0 ? 1 : S::kPerScale;
@@ -212,11 +221,14 @@ struct StreamWarp {
         for (int q = 0; q < S::kRowTiles; ++q) {
           int own[4];
           int(&d)[4] = S::kWhole ? sums[S::kWhole ? q : 0][half] : own;
+          const auto& a = w[q].a[step / 2];
+          const int at = step % 2 * 4;
           if (S::kWhole && step % kEach != 0) {
-            mma<GemmActivation::kInt8>(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1]);
+            mma<GemmActivation::kInt8>(d, a[0] + at, b[2 * half], b[2 * half + 1]);
           } else {
-            mma_from(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1], kMagic);
+            mma_from(d, a[0] + at, b[2 * half], b[2 * half + 1], kMagic);
           }
+          if constexpr (S::kParts == 2) mma<GemmActivation::kInt8>(d, a[1] + at, b[2 * half], b[2 * half + 1]);
           if (S::kWhole && (step + 1) % kEach != 0) continue;
           float(&t)[4] = part[q][half];
 #pragma unroll
@@ -259,9 +271,9 @@ struct StreamWarp {
         int row0;
         const ActivationGroupStreamPart& part_of_tile = stream_part<S>(p, item.tile, &row0);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) table[i] = part_of_tile.table[i];
+        for (int i = 0; i < 4; ++i) table[i] = part_of_tile.table[S::kParts - 1][i];
       }
-      uint32_t a[S::kRowTiles][16];
+      StreamOperands<S> a[S::kRowTiles];
 #pragma unroll
       for (int q = 0; q < S::kRowTiles; ++q)
         StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q,

@@ -14,7 +14,7 @@ struct ActivationGroupStreamPart {
   const float *scales, *bias;
   void* y;
   int64_t ldy;
-  uint32_t table[4];
+  uint32_t table[2][4];         // kTable: stored_order() and split_table()
   int n, n_padded, first_tile;  // of all parts' tiles
 };
 
@@ -32,6 +32,7 @@ template <int Bits_, int PerScale_, int RowTiles_, int Pairs_, bool Whole_ = fal
 struct ActivationGroupStreamOf {
   static constexpr int kBits = Bits_, kPerScale = PerScale_, kRowTiles = RowTiles_, kPairs = Pairs_;
   static constexpr bool kWhole = Whole_;
+  static constexpr int kParts = kBits == kTable && kPairs == 1 ? 2 : 1;  // decode_int8_parts(), for few tokens
   static_assert(!kWhole || kPerScale > 1);
   static constexpr int kThreads = 32 * (kStreamWarps + kStreamSumWarps);
   static constexpr int kRows = 16 * kRowTiles, kTokens = 16 * kPairs;

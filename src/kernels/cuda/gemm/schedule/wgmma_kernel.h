@@ -36,7 +36,7 @@ struct WgmmaTable {
 };
 
 extern const WgmmaTable kWgmmaInt8Bits2, kWgmmaInt8Bits4, kWgmmaInt8Bits8, kWgmmaBits;
-extern const WgmmaTable kWgmmaF16Bits2, kWgmmaF16Bits4, kWgmmaF16Bits8, kWgmmaBf16Bits2, kWgmmaBf16Bits4,
-    kWgmmaBf16Bits8;
+extern const WgmmaTable kWgmmaF16Bits2, kWgmmaF16Bits4, kWgmmaF16Bits8, kWgmmaF16E4m3;
+extern const WgmmaTable kWgmmaBf16Bits2, kWgmmaBf16Bits4, kWgmmaBf16Bits8, kWgmmaBf16E4m3;
 
 }  // namespace lowbit::cuda

@@ -9,7 +9,7 @@ namespace lowbit::cuda {
 
 /// Sums are 2^kFactor times too large (decode()).
 template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable ? 0 : 8 - Bits;
+inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable || Bits == kE4m3 ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `pack` in shared or global memory.
 template <class Order>
@@ -63,6 +63,22 @@ __device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t codes) {
   return value;
 }
 
+/// Two E4M3 codes, the upper byte of each half of `codes`, as f16 or bf16. Moved down to where these have exponent and
+/// mantissa, a code's bits are its value times 2^-8 or 2^-120, subnormal ones included; a product takes that back.
+template <GemmActivation X>
+__device__ __forceinline__ uint32_t halves_of_e4m3(uint32_t codes) {
+  constexpr bool kF16 = X == GemmActivation::kF16;
+  const uint32_t sign = codes & 0x80008000u;
+  const uint32_t bits = sign | (codes >> (kF16 ? 1 : 4) & (kF16 ? 0x3f803f80u : 0x07f007f0u));
+  uint32_t value;
+  if constexpr (kF16) {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x5c005c00u));
+  } else {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(bits), "r"(0x7b807b80u), "r"(0x80008000u));
+  }
+  return value;
+}
+
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -97,18 +113,29 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
     const uint32_t negative = w[1] & ~w[0];
 #pragma unroll
     for (int i = 0; i < 8; ++i) a[i] = ((w[0] >> i) & 0x01010101u) | ((negative >> i) & 0x01010101u) * 255u;
+  } else if constexpr (Bits == kE4m3) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) a[i] = halves_of_e4m3<X>(i % 2 == 0 ? w[i / 2] << 8 : w[i / 2]);
   } else {
     decode_fields<X, Bits>(w, half_zero, a);
   }
 }
 
+/// Four bytes of eight by the indices in the low half of `codes`, or their signs where a fourth bit is set.
+/// __byte_perm() clears that bit first, which takes an instruction.
+__device__ __forceinline__ uint32_t looked_up_or_sign(uint32_t low, uint32_t high, uint32_t codes) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(codes));
+  return bytes;
+}
 /// Four bytes of a table of sixteen: those with the indices in the low half of `codes`, of which the fourth bits choose
 /// between its halves (`high`: a selector that does so).
 __device__ __forceinline__ uint32_t looked_up(const uint32_t (&table)[4], uint32_t codes, uint32_t high) {
-  return __byte_perm(__byte_perm(table[0], table[1], codes), __byte_perm(table[2], table[3], codes), high);
+  return looked_up_or_sign(looked_up_or_sign(table[0], table[1], codes), looked_up_or_sign(table[2], table[3], codes),
+                           high);
 }
 
-/// decode() of weights for int8 activations. table: kTable alone.
+/// decode() of weights for int8 activations. table: kTable alone, stored_order().
 template <int Bits>
 __device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], uint32_t* a) {
   if constexpr (Bits == kTable) {
@@ -120,6 +147,26 @@ __device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&
     }
   } else {
     decode<GemmActivation::kInt8, Bits>(w, 0, a);
+  }
+}
+
+/// Operands whose products are added: two for a table.
+template <int Bits>
+inline constexpr int kInt8Parts = Bits == kTable ? 2 : 1;
+/// decode_int8() in parts. halves: kTable alone, split_table(): seven instructions for eight weights where
+/// decode_int8() takes eleven, and a product more for sixteen.
+template <int Bits>
+__device__ __forceinline__ void decode_int8_parts(const uint32_t* w, const uint32_t (&halves)[4],
+                                                  uint32_t (&a)[kInt8Parts<Bits>][8]) {
+  if constexpr (Bits == kTable) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t codes = i % 2 == 0 ? w[i / 2] : w[i / 2] >> 16;
+      a[0][i] = looked_up_or_sign(halves[0], halves[1], codes);
+      a[1][i] = looked_up_or_sign(halves[2], halves[3], ~codes);
+    }
+  } else {
+    decode<GemmActivation::kInt8, Bits>(w, 0, a[0]);
   }
 }
 

@@ -24,15 +24,17 @@ constexpr LOWBIT_HD int64_t pack_index(int64_t pack, int64_t block, int64_t bloc
 }
 
 /// In place of a width: ternary values as two planes, a word of the positive ones and one of those that are not zero;
-/// and indices of four bits into a table of bytes, those of a register side by side.
-inline constexpr int kTwoPlanes = 3, kTable = 5;
-constexpr LOWBIT_HD int stored_width(int bits) { return bits == kTwoPlanes ? 2 : bits == kTable ? 4 : bits; }
+/// stored indices of a table (kernels/cuda_lookup.h), those of a register side by side; and codes of E4M3.
+inline constexpr int kTwoPlanes = 3, kTable = 5, kE4m3 = 9;
+constexpr LOWBIT_HD int stored_width(int bits) {
+  return bits == kTwoPlanes ? 2 : bits == kTable ? 4 : bits == kE4m3 ? 8 : bits;
+}
 
 /// Where code `field` of word `word` of a pack belongs, for codes of Bits bits and x elements of XBytes bytes.
 template <int Bits, int XBytes>
 struct FragmentOrder {
   static_assert((XBytes == 1 && (Bits == 2 || Bits == kTwoPlanes || Bits == 4 || Bits == kTable || Bits == 8)) ||
-                (XBytes == 2 && (Bits == 2 || Bits == 4 || Bits == 8)));
+                (XBytes == 2 && (Bits == 2 || Bits == 4 || Bits == 8 || Bits == kE4m3)));
   static constexpr int kBits = Bits, kWidth = stored_width(Bits);
   static constexpr int kPackK = 128 / XBytes;         // columns of a pack
   static constexpr int kLaneWords = kWidth / XBytes;  // 32-bit words of a lane in a batch
@@ -69,7 +71,7 @@ struct FragmentOrder {
     // halves: register `nth` is (word >> Bits * nth) & mask in both halves.
     const int shift = Bits == kTable ? 16 * nth + 4 * part
                       : XBytes == 1  ? 8 * part + 8 - Bits * (nth + 1)
-                                     : 16 * part + Bits * nth;
+                                     : 16 * part + kWidth * nth;
     return {at.row, at.k, shift};
   }
   /// Two planes: register `nth` of a batch is bits nth, nth + 8, nth + 16, nth + 24 of the word of each plane.

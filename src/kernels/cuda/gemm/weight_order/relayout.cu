@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm/weight_order/fragment_order.h"
 #include "kernels/cuda/gemm/weight_order/integer_value.cuh"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda_lookup.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -34,7 +35,7 @@ template <int XBytes>
 __device__ FieldPosition position_of(int bits, int word, int field) {
   const auto at = [](auto element) { return FieldPosition{element.row, element.k, element.shift}; };
   if (bits == 2) return at(element_in<2, XBytes>(word, field));
-  if (bits == 8) return at(element_in<8, XBytes>(word, field));
+  if (stored_width(bits) == 8) return at(element_in<8, XBytes>(word, field));
   if constexpr (XBytes == 1) {
     if (bits == kTwoPlanes) return at(element_in<kTwoPlanes, XBytes>(word, field));
     if (bits == kTable) return at(element_in<kTable, XBytes>(word, field));
@@ -69,7 +70,8 @@ __global__ void relayout(const Order o, Rows rows, int64_t k_blocks, int64_t wor
     if (o.stored.bits == kTwoPlanes) {
       word |= uint32_t(in_pack % 2 == 0 ? value > 0 : value != 0) << at.shift;
     } else {
-      word |= (uint32_t(o.int8 ? value : value + o.stored.zero) & mask) << at.shift;
+      const int code = o.stored.bits == kTable ? stored_index(value) : o.int8 ? value : value + o.stored.zero;
+      word |= (uint32_t(code) & mask) << at.shift;
     }
   }
   out[w] = word;

@@ -1,6 +1,6 @@
 #pragma once
 // How many bits a format's values take in fragment order: derived from the codec, so that every integer format of the
-// list is served by three kernels and none knows its name.
+// list is served by three kernels and none knows its name; floats and tables are stored as their codes.
 
 #include <array>
 
@@ -12,7 +12,7 @@ namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 struct StoredBits {
-  int bits;  // 2, 4, 8, kTwoPlanes or kTable; 0: not served
+  int bits;  // 2, 4, 8, kTwoPlanes, kTable or kE4m3; 0: not served
   int zero;  // the stored code of value 0 for f16 and bf16; int8 activations store two's complement
 };
 
@@ -21,8 +21,8 @@ constexpr StoredBits stored_bits_of() {
   using C = typename F::Codec;
   if constexpr (C::kKind == CodecKind::kTable) {
     return {Int8 ? kTable : 0, 0};
-  } else if constexpr (C::kKind != CodecKind::kInteger) {
-    return {0, 0};
+  } else if constexpr (C::kKind == CodecKind::kFloat) {
+    return {Int8 ? 0 : kE4m3, 0};
   } else if constexpr (Int8 && F::kId == FormatId::kTernaryPlanes) {
     return {kTwoPlanes, 0};
   } else if constexpr (!Int8 && C::kMin >= 0) {

@@ -8,13 +8,15 @@ namespace lowbit::cuda {
 
 template <int Bits, bool kBf16>
 void half_values(const uint32_t* words, uint32_t half_zero, uint32_t (&a)[8]) {
-  constexpr int kRegisters = FragmentOrder<Bits, 2>::kRegistersPerWord;
+  using Order = FragmentOrder<Bits, 2>;
+  constexpr int kRegisters = Order::kRegistersPerWord, kWidth = Order::kWidth;
   const int zero = static_cast<int>(half_zero & 0xffffu) - (kBf16 ? 0x4300 : 0x6400);
   for (int i = 0; i < 8; ++i) {
     a[i] = 0;
     for (int part = 0; part < 2; ++part) {
-      const uint32_t code = words[i / kRegisters] >> (16 * part + Bits * (i % kRegisters)) & ((1u << Bits) - 1u);
-      const auto value = static_cast<float>(static_cast<int>(code) - zero);
+      const uint32_t code = words[i / kRegisters] >> (16 * part + kWidth * (i % kRegisters)) & ((1u << kWidth) - 1u);
+      const float value =
+          Bits == kE4m3 ? e4m3_to_f32(static_cast<uint8_t>(code)) : static_cast<float>(static_cast<int>(code) - zero);
       a[i] |= uint32_t{kBf16 ? f32_to_bf16(value) : f32_to_f16(value)} << (16 * part);
     }
   }
