@@ -1,8 +1,9 @@
 // Times the product of FP8 codes in blocks on compute capability 9.0 against cuBLASLt's block-scaled one, in one run:
 // answers first, then CUDA graphs that rotate over at least 256 MiB of weights, median of samples. One JSON object a
 // line. Usage:
-//   lowbit_fp8_gemm_bench [choice | explore | rival] [M N K]...
-// explore: all tiles, and not only the one that is chosen; rival: cuBLASLt alone, for `lowbit bench fp8 --vs cublaslt`.
+//   lowbit_fp8_gemm_bench [choice | explore | rival | once] [M N K]...
+// explore: all tiles, and not only the one that is chosen; rival: cuBLASLt alone, for `lowbit bench fp8 --vs cublaslt`;
+// once: a few launches as `choice` times them, scales by column, and nothing else, for a profiler.
 // LOWBIT_CUBLASLT=path of libcublasLt.so; without it the rival is left out. Exit 1: a wrong answer; 2: no rival.
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -163,6 +164,24 @@ bool time_cut(const Case& c, const fp8::Cut& cut, bool by_column, bool early = t
   });
 }
 
+/// A launch for each copy of the weights.
+bool launch_once(const Case& c) {
+  Device device;
+  must(current_device(&device), "device");
+  const fp8::Cut cut = fp8::choose_cut(c.problem(0, true, Fp8Element::kBf16, nullptr), device);
+  cudaError_t error = cudaSuccess;
+  bool taken = true;
+  for (int i = 0; i < c.copies; ++i) {
+    DeviceGemm g = c.problem(i, true, Fp8Element::kBf16, c.got.at);
+    g.new_weights = false;
+    taken = taken && (cut.skinny ? fp8::launch_skinny(g, {}, cut, device, stream, &error)
+                                 : fp8::launch_many_rows(g, {}, cut, device, stream, &error));
+  }
+  must(error, "launch");
+  must(cudaStreamSynchronize(stream), "launch");
+  return taken;
+}
+
 #define LOWBIT_LT(name) reinterpret_cast<decltype(&name)>(dlsym(library_, #name))
 /// cuBLASLt's: scales of a by column, results in bf16. Column major: c^T [n, m] = b [k, n]^T times a [k, m].
 class CublasLt {
@@ -254,6 +273,7 @@ std::vector<fp8::Cut> cuts_of(const Case& c, const Device& device) {
 
 /// 0, or what main() answers.
 int time_shape(const Case& c, const std::string& what, const CublasLt& rival) {
+  if (what == "once") return launch_once(c) ? 0 : 1;
   const Status made =
       gemm_fp8_by_mma(c.problem(0, false, Fp8Element::kF32, c.wanted.at), {}, Fp8Cores::kHalves, stream);
   must(cudaStreamSynchronize(stream), "reference");
@@ -269,6 +289,7 @@ int time_shape(const Case& c, const std::string& what, const CublasLt& rival) {
       for (const fp8::Cut& cut : cuts_of(c, device)) time_cut(c, cut, by_column);  // not every cut has a kernel
     const fp8::Cut chosen = fp8::choose_cut(c.problem(0, by_column, Fp8Element::kBf16, nullptr), device);
     right = time_cut(c, chosen, by_column) && right;
+    if (what == "explore" && by_column && c.m > 32 && c.m <= 128) time_cut(c, chosen, by_column, false);
   }
   return right ? 0 : 1;
 }
@@ -282,7 +303,7 @@ int main(int argc, char** argv) {
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   cudaDeviceProp device;
   must(cudaGetDeviceProperties(&device, 0), "device");
-  if (what != "rival")
+  if (what != "rival" && what != "once")
     std::printf("{\"device\": \"%s\", \"processors\": %d, \"cold_mib\": %d}\n", device.name, device.multiProcessorCount,
                 int(kCold >> 20));
   const CublasLt rival;

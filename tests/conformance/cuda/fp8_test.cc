@@ -19,6 +19,7 @@ TEST(CudaFp8, Quantize) {
   check_quantize({300, 7168, 128, 128, Fp8Element::kF32, Before::kNothing, false, false, false, true}, 2);
   check_quantize({64, 7168, 1, 128, Fp8Element::kBf16, Before::kNorm, false, false, false, true}, 3);
   check_quantize({64, 2048, 1, 128, Fp8Element::kF16, Before::kGate, false, true, false, true}, 4);
+  check_quantize({3000, 4000, 1, 128, Fp8Element::kBf16, Before::kGate, true, false, true, true}, 5);
   check_quantize_normed(2000);
 }
 
@@ -194,6 +195,20 @@ TEST(CudaFp8, GemmOfManyTiles) {
     check_gemm({400 + below(2800), 1500 + below(3000), 16 * (1 + below(40)), b_rows, Fp8Element(below(3)),
                 below(2) == 0, below(2) == 0},
                i, false, 1e-3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// Scales in fours along K and by column, which the copy engine fetches with the codes: stages of one tile and of
+/// several at once, rows and columns that end within a tile.
+TEST(CudaFp8, GemmWithScalesByTheCopyEngine) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 60; ++i) {
+    Rng rng(i, 12);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    const int64_t m = i % 2 == 0 ? 33 + below(96) : 129 + below(i % 8 == 1 ? 1500 : 600), k = 512 * (1 + below(4));
+    check_gemm({m, 1 + below(3000), k - 16 * below(8), 128 * (1 + below(2)), Fp8Element(below(3)), true, i % 7 == 0}, i,
+               false, 1e-3, [&](const Fp8Gemm& g) { return cuda::gemm_fp8(g, nullptr, {.new_weights = i % 4 == 0}); });
     if (HasFatalFailure()) return;
   }
 }

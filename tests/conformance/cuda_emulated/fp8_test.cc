@@ -49,7 +49,35 @@ TEST(Fp8OnFibers, Quantize) {
   check_quantize_all(120, 900);
   check_quantize({100, 900, 1, 128, Fp8Element::kBf16, Before::kNothing, false, false, true, true}, 1);
   check_quantize({90, 776, 1, 128, Fp8Element::kF16, Before::kNothing, true, true, true, true}, 2);
+  check_quantize({50, 904, 1, 128, Fp8Element::kBf16, Before::kGate, true, false, true, true}, 3);
+  check_quantize({50, 644, 1, 128, Fp8Element::kF16, Before::kGate, false, true, false, true}, 4);
   check_quantize_normed(20);
+  for (const int64_t rows : {2, 40})  // norms that are not finite, beside columns that are not there
+    check_quantize({rows, 904, 1, 128, Fp8Element::kBf16, Before::kNorm, false, false, true, true}, 5);
+}
+
+/// x / scale in two instructions next to the numbers between two codes, which have five bits: the division's codes.
+void check_near_quotients(uint32_t mantissa) {
+  const float scale = bits_to_f32(0x3f800000u | mantissa);
+  if (mantissa != 0 && !cuda::fp8::has_near_quotients(scale)) return;
+  const cuda::fp8::Inverse by = cuda::fp8::inverse_of(scale);
+  for (int between = 16; between < 32; ++between)
+    for (uint32_t near = 0; near < 9; ++near) {
+      const float x = bits_to_f32(f32_to_bits(float(between) / 16 * scale) - 4 + near);
+      ASSERT_EQ(f32_to_e4m3(x / scale), f32_to_e4m3(cuda::fp8::quotient(x, by))) << mantissa << ", " << between;
+      ASSERT_EQ(f32_to_e4m3(-x / scale), f32_to_e4m3(cuda::fp8::quotient(-x, by))) << mantissa << ", " << between;
+    }
+  for (const float zero : {0.0f, -0.0f})
+    ASSERT_EQ(f32_to_e4m3(zero), f32_to_e4m3(cuda::fp8::quotient(zero, by))) << mantissa;
+}
+
+TEST(Fp8OnFibers, QuotientsOfTwoInstructions) {
+  for (uint32_t top = 0; top < 8; ++top)
+    for (uint32_t i = 0; i < 512; ++i)
+      for (const uint32_t mantissa : {top << 20 | i, top << 20 | (0xfffffu - i), top << 20 | (i * 2039u & 0xfffffu)}) {
+        check_near_quotients(mantissa);
+        if (HasFatalFailure()) return;
+      }
 }
 
 TEST(Fp8OnFibers, Dequantize) { check_dequantize(); }

@@ -6,131 +6,29 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/fp8/gemm_wgmma.h"
-#include "kernels/cuda/fp8/groups.cuh"
-#include "kernels/cuda/fp8/pipeline.cuh"
-#include "kernels/cuda/fp8/store_tile.cuh"
+#include "kernels/cuda/fp8/many_rows_tiles.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
 namespace lowbit::cuda::fp8 {
 namespace {
 
-constexpr int kMostShared = 227 << 10;
-
-/// 64 Waves rows of a for each of Groups / Turns warpgroups, by Q_ of b, each with a scale of its own (RowScales) or
-/// not. Turns warpgroups have the same rows and take stages in turn; their sums meet in shared memory. Stores: the copy
-/// engine may store results, which needs shared memory for them.
-template <int Groups, int Waves, int Q_, bool RowScales, int Turns, bool Stores>
-struct TileShape {
-  static constexpr int kRows = 64 * Groups / Turns * Waves;
-  static constexpr bool kBoxes = Stores && Q_ % kBoxColumns == 0 && Turns == 1;
-  // Bytes of shared memory for results, or for a turn's sums.
-  static constexpr int kBehind = kBoxes ? kRows * Q_ * 2 : (Turns - 1) * kRows * Q_ * 4;
-  using Layout = RingLayout<kRows, Q_, kRows, RowScales ? Q_ : 2, kMostShared - kBehind - 1024, Turns>;
-  static_assert(Turns == 1 || (Groups == Turns && Waves == 1));
-};
-template <int Groups, int Waves, int Q_, bool RowScales = false, int Turns = 1, bool Stores = true>
-struct Tile : TileShape<Groups, Waves, Q_, RowScales, Turns, Stores>,
-              TileShape<Groups, Waves, Q_, RowScales, Turns, Stores>::Layout {
-  static constexpr int kGroups = Groups, kThreads = 128 * (kGroups + 1), kWaves = Waves, kTurns = Turns;
-  static constexpr int kBehindAt = (Tile::kBarriersAt + 16 * Tile::kStages + 1023) / 1024 * 1024;
-  static constexpr int kAllShared = 1024 + kBehindAt + Tile::kBehind;
-  // Warps that fetch. A stage is always filled by the same one, and read by the same turn: else one that is late would
-  // let the others take a barrier's last phase for the next.
-  static constexpr int kFetchers = 4;
-  static constexpr int kFetchRegisters = Groups == 2 ? 56 : 40, kSumRegisters = Groups == 2 ? 224 : 152;
-  static constexpr int kSums = Q_ / 2;              // of a lane and a wave
-  static constexpr bool kOneScale = 128 % Q_ == 0;  // no tile has rows of two blocks of b
-  static constexpr bool kRowScales = RowScales;
-};
-
-/// Which tile is whose.
-struct Order {
-  int down, across, tiles, depth;  // depth: tiles down before the next column of them. tiles: of groups, the most
-  int blocks;                      // of K
-  int box_rows;                    // of a
-  bool boxes;                      // the copy engine stores results
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-struct TilePlace {
-  int p0, q0;   // rows of a and of b
-  int64_t end;  // of rows of a
-  int group;
-};
-template <class T>
-__device__ __forceinline__ TilePlace tile_place(const Order& o, int down, int tile, int64_t first, int64_t end,
-                                                int group) {
-  const int band = o.depth * o.across, top = tile / band * o.depth, in = tile % band, height = min(o.depth, down - top);
-  return {int(first) + (top + in % height) * T::kP, in / height * T::kQ, end, group};
-}
-/// False: there is no such tile, nor one behind it.
-template <class T, bool kGroups>
-__device__ __forceinline__ bool find_tile(const DeviceGemm& g, const Fp8Groups& groups, const Order& o, int tile,
-                                          TilePlace& at) {
-  if (tile >= o.tiles) return false;
-  if constexpr (kGroups) {
-    const TileOfGroup found = tile_of_groups<T::kP>(groups, g.m, tile, o.across);
-    const int down = int((found.last - found.first + T::kP - 1) / T::kP);
-    if (found.exists()) at = tile_place<T>(o, down, found.tile, found.first, found.last, found.group);
-    return found.exists();
-  } else {
-    at = tile_place<T>(o, o.down, tile, 0, g.m, 0);
-    return true;
-  }
-}
-
-/// Codes of b for the first stages of the first tile, by one thread; fetch_tiles() completes them. The stages.
-template <class T>
-__device__ __forceinline__ int fetch_weights(Pipeline<T> pipeline, const CUtensorMap* q_map, const Order& o) {
-  const int row0 = tile_place<T>(o, o.down, int(blockIdx.x), 0, 0, 0).q0, count = min(o.blocks, T::kStages);
-  if (threadIdx.x == 128 * T::kGroups)
-    for (int b = 0; b < count; ++b, pipeline.next()) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
-  return count;
-}
-
-/// `early`: stages whose weights are under way already.
-template <class T, bool kGroups>
-__device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
-                                            const DeviceGemm& g, const Fp8Groups& groups, const Order& o, int early) {
-  const bool first_lane = threadIdx.x % 32 == 0;
-  const int fetcher = int(threadIdx.x) / 32 - 4 * T::kGroups;
-  int count = 0;  // of stages
-  TilePlace at;
-  for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
-    const ScaleCopies<T> scales(g, at.p0, at.q0, at.group);
-    const int bulk = rows_in_bulk(g, at.p0, T::kP);
-    const int row0 = int(at.group * g.n) + at.q0;  // of b
-    for (int b = 0; b < o.blocks; ++b, ++count, pipeline.next()) {
-      if (pipeline.stage % T::kFetchers != fetcher) continue;
-      barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
-      if (first_lane) {
-        barrier_expect(pipeline.full(), (o.box_rows + T::kQ) * 128 + 4 * bulk);
-        box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
-        if (count >= early) box_load(pipeline.q(), q_map, b * 128, row0, pipeline.full());
-        if (bulk != 0) bulk_load(pipeline.scales(), g.a_scales + b * g.lda_scales + at.p0, 4 * bulk, pipeline.full());
-      }
-      __syncwarp();
-      if (bulk == 0) scales.copy_a(pipeline.scales(), b);
-      scales.copy_b(pipeline.scales(), b);
-      copies_arrive(pipeline.full());
-    }
-  }
-}
 
 /// acc += s times the scales: rows[0] and rows[1] for the columns below `edge`, rows[2] and rows[3] for the others.
 template <class T>
 __device__ __forceinline__ void scale_accumulate(const float (&s)[T::kSums], const float (&rows)[4], int edge,
                                                  float (&acc)[T::kSums]) {
 #pragma unroll
-  for (int j = 0; j < T::kQ / 8; ++j) {
-    const bool second = !T::kOneScale && 8 * j >= edge;
+  for (int first = 0; first < T::kQ; first += T::kOneChoice) {
+    const bool second = !T::kOneScale && first >= edge;
     const float upper = second ? rows[2] : rows[0], lower = second ? rows[3] : rows[1];
-    acc[4 * j] = __fmaf_rn(s[4 * j], upper, acc[4 * j]);
-    acc[4 * j + 1] = __fmaf_rn(s[4 * j + 1], upper, acc[4 * j + 1]);
-    acc[4 * j + 2] = __fmaf_rn(s[4 * j + 2], lower, acc[4 * j + 2]);
-    acc[4 * j + 3] = __fmaf_rn(s[4 * j + 3], lower, acc[4 * j + 3]);
+#pragma unroll
+    for (int i = first / 2; i < (first + T::kOneChoice) / 2; i += 4) {
+      acc[i] = __fmaf_rn(s[i], upper, acc[i]);
+      acc[i + 1] = __fmaf_rn(s[i + 1], upper, acc[i + 1]);
+      acc[i + 2] = __fmaf_rn(s[i + 2], lower, acc[i + 2]);
+      acc[i + 3] = __fmaf_rn(s[i + 3], lower, acc[i + 3]);
+    }
   }
 }
 
@@ -160,39 +58,67 @@ __device__ __forceinline__ float4 load_four_sums(uint32_t from) {
   return v;
 }
 
-/// A warp has read the stage.
-template <class T>
-__device__ __forceinline__ void release(const Pipeline<T>& pipeline) {
+/// A warp has read a stage, whose barrier this is.
+__device__ __forceinline__ void release(uint32_t empty) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(pipeline.empty());
+  if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
+/// Sums of a tile's blocks of K, of one turn. While a warpgroup scales a block's products it has none for the tensor
+/// cores, and the others may be at it, too: so the next stage's barrier is asked before, and its descriptors are one
+/// addition.
 template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, int group, int turn, int own, int edge,
-                                           float (&acc)[T::kWaves][T::kSums]) {
-  for (int b = 0; b < blocks; ++b, pipeline.next()) {
-    if (T::kTurns > 1 && pipeline.stage % T::kTurns != turn) continue;
-    barrier_wait(pipeline.full(), pipeline.phase);
-    float2 of_b{1, 1};
-    if constexpr (!T::kRowScales) of_b = load_two_scales(pipeline.scales() + 4 * T::kP);
-    const uint64_t q = tile_descriptor(pipeline.q());
+__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, int group, int turn, int own,
+                                           int edge, float (&acc)[T::kWaves][T::kSums]) {
+  // Through a shuffle, so that they are kept: the compiler would make them anew for each block.
+  const auto kept = [](uint32_t descriptor) { return __shfl_sync(0xffffffffu, descriptor, 0); };
+  const uint32_t first_p = kept(first_descriptor(pipeline.base + uint32_t(group * T::kWaves * 64 * 128)));
+  const uint32_t first_q = kept(first_descriptor(pipeline.base + T::kP * 128));
+  const uint32_t of_four = o.engine ? 12 : 0;  // scales of b lie in fours; bytes
+  const uint32_t of_next = o.engine ? 16 : 4;  // bytes to the next row of blocks
+  Pipeline<T> at = pipeline;
+  int b = T::kTurns == 1 ? 0 : (turn - at.stage % T::kTurns + T::kTurns) % T::kTurns;
+  if (T::kTurns > 1) at.advance(b);
+  // Of the next stage, worked out while products run.
+  uint32_t stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
+  uint32_t of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
+  if (b < o.blocks) barrier_wait(at.full(), at.phase);
+#pragma unroll 1
+  while (b < o.blocks) {
+    const uint32_t p = first_p + stage, q = first_q + stage, empty = at.empty(), rows_here = rows_at;
+    float first_b = 1, second_b = 1;
+    if constexpr (!T::kRowScales) first_b = load_scale(of_b);
+    if constexpr (!T::kRowScales && !T::kOneScale) second_b = load_scale(of_b + of_next);
+    b += T::kTurns;
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
-      const float upper = load_scale(pipeline.scales() + 4 * (own + 64 * w));
-      const float lower = load_scale(pipeline.scales() + 4 * (own + 64 * w + 8));
-      const uint64_t p = tile_descriptor(pipeline.p() + (group * T::kWaves + w) * 64 * 128);
+      const float upper = load_scale(rows_here + 4 * 64 * w), lower = load_scale(rows_here + 4 * (64 * w + 8));
       float s[T::kSums];
       multiply_fence();
 #pragma unroll
-      for (int step = 0; step < 4; ++step) multiply(s, p + 2 * step, q + 2 * step, step > 0);
+      for (int step = 0; step < 4; ++step)
+        multiply(s, descriptor_at(p, 512 * w + 2 * step), descriptor_at(q, 2 * step), step > 0);
       multiply_commit();
-      const float rows[4] = {upper * of_b.x, lower * of_b.x, upper * of_b.y, lower * of_b.y};
+      const bool last = w + 1 == T::kWaves;
+      const uint32_t of_b_rows = rows_here - 4 * own + 4 * T::kP;
+      if (last) {
+        at.template next<T::kTurns>();
+        stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
+        of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
+      }
+      const float rows[4] = {upper * first_b, lower * first_b, upper * second_b, lower * second_b};
       multiply_wait();
-      if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, pipeline.scales() + 4 * T::kP, acc[w]);
-      if (w + 1 == T::kWaves) release(pipeline);
+      if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, of_b_rows, acc[w]);
+      bool ready = true;
+      if (last) {
+        release(empty);
+        ready = barrier_ready(at.full(), at.phase, b < o.blocks);
+      }
       if constexpr (!T::kRowScales) scale_accumulate<T>(s, rows, edge, acc[w]);
+      if (!ready) barrier_wait(at.full(), at.phase);
     }
   }
+  pipeline.advance(o.blocks);
 }
 
 /// The sums of both turns, in the first one's lanes.
@@ -224,13 +150,13 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
   TilePlace at;
   for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
-    const int edge = T::kOneScale || T::kRowScales ? T::kQ : int(g.b_rows - at.q0 % g.b_rows);
+    const int edge = T::kOneScale || T::kRowScales ? T::kQ : int(o.of_b.by - divided(uint32_t(at.q0), o.of_b).y);
     float acc[T::kWaves][T::kSums];
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w)
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
-    sum_blocks<T>(pipeline, o.blocks, group, turn, own, edge, acc);
+    sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
     if constexpr (T::kTurns > 1) {
       add_turns<T>(pipeline.base + T::kBehindAt, turn, acc[0]);
       if (turn > 0) continue;
@@ -269,15 +195,18 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     prefetch_map(&p_map);
     prefetch_map(&q_map);
     if (o.boxes) prefetch_map(&c_map);
-    pipeline.init(4 * T::kGroups / T::kTurns);
+    pipeline.init(4 * T::kGroups / T::kTurns, o.engine ? 1 : 1 + 32);
   }
   __syncthreads();
   let_next_kernel_start();
   if (warpgroup_of_thread() == T::kGroups) {
     give_registers<T::kFetchRegisters>();
     int early = 0;
-    if (!kGroups && !g.new_weights) early = fetch_weights<T>(pipeline, &q_map, o);
+    if (!kGroups && !g.new_weights) early = fetch_weights<T>(pipeline, &q_map, g, o);
     wait_for_previous_kernel();
+    if constexpr (!kGroups && !T::kRowScales) {
+      if (o.engine) return fetch_by_engine<T>(pipeline, &p_map, &q_map, g, o, early);
+    }
     fetch_tiles<T, kGroups>(pipeline, &p_map, &q_map, g, groups, o, early);
   } else {
     take_registers<T::kSumRegisters>();
@@ -297,6 +226,11 @@ bool make_result_map(const DeviceGemm& g, CUtensorMap* map) {
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/// Rows of scales begin at multiples of 16 bytes.
+bool in_sixteens(const float* scales, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(scales) % 16 == 0 && stride % 4 == 0;
+}
+
 template <class T, bool kGroups>
 bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& device, cudaStream_t stream,
                  cudaError_t* error) {
@@ -311,9 +245,21 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
   const bool boxes = T::kBoxes && g.element != Fp8Element::kF32 && g.n % 8 == 0 && g.ldc % 8 == 0 &&
                      reinterpret_cast<uintptr_t>(g.c) % 16 == 0 && make_result_map(g, &c_map);
   constexpr int64_t kMostTiles = 1 << 30;
-  constexpr int kDepth = 2048 / T::kP;  // so that thread blocks at work have as many rows of a as of b, or nearly
   if (down * across > kMostTiles) return false;
-  const Order order{int(down), int(across), int(down * across), kDepth, int(tiles_of(g.k, kFp8Block)), box_rows, boxes};
+  const int64_t blocks = tiles_of(g.k, kFp8Block);
+  const bool engine = groups.count == 0 && !T::kRowScales && g.a_scales_by_column && blocks % 4 == 0 &&
+                      in_sixteens(g.a_scales, g.lda_scales) && in_sixteens(g.b_scales, g.ldb_scales);
+  const int64_t lowest = (down - 1) % T::kDepth + 1;
+  const Order order{int(down),
+                    int(across),
+                    int(down * across),
+                    KnownDivisor(T::kDepth * across),
+                    KnownDivisor(lowest),
+                    KnownDivisor(g.b_rows),
+                    int(blocks),
+                    box_rows,
+                    boxes,
+                    engine};
   *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T, kGroups>), device);
   if (*error != cudaSuccess) return true;
   *error = launch(many_rows<T, kGroups>, dim3(unsigned(std::min(order.tiles, device.processors))), dim3(T::kThreads),

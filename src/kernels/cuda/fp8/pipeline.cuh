@@ -10,11 +10,11 @@
 namespace lowbit::cuda::fp8 {
 
 /// Shared memory of a kernel. ScaleRows: rows of a; BScales: scales of b, two of blocks of 128 rows or one of each row;
-/// Bytes: what a thread block may have. Stages come in multiples of Turns.
-template <int P, int Q, int ScaleRows, int BScales, int Bytes, int Turns = 1>
+/// in room for BRoom; Bytes: what a thread block may have. Stages come in multiples of Turns.
+template <int P, int Q, int ScaleRows, int BScales, int Bytes, int Turns = 1, int BRoom = (BScales + 3) / 4 * 4>
 struct RingLayout {
   static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows, kBScales = BScales;
-  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * (kScaleRows + (kBScales + 3) / 4 * 4);
+  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * (kScaleRows + BRoom);
   static constexpr int kMostStages = 16;
   static constexpr int kFit = (Bytes - 1024) / (kCodes + kScales + 16),
                        kStages = (kFit < kMostStages ? kFit : kMostStages) / Turns * Turns;
@@ -24,6 +24,22 @@ struct RingLayout {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Whether a phase is over, which takes a moment to know, so asked ahead of barrier_wait(): the wait then costs
+/// nothing. `ask` false: nothing is asked, and the answer is yes.
+__device__ __forceinline__ bool barrier_ready(uint32_t barrier, uint32_t parity, bool ask) {
+  uint32_t ready;
+  asm volatile(
+      "{ .reg .pred p, q;\n"
+      "setp.ne.u32 p, %3, 0;\n"
+      "setp.eq.u32 q, %3, 0;\n"
+      "@p mbarrier.try_wait.parity.shared::cta.b64 q, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, q; }"
+      : "=r"(ready)
+      : "r"(barrier), "r"(parity), "r"(uint32_t(ask))
+      : "memory");
+  return ready != 0;
+}
 
 template <class L>
 struct Pipeline {
@@ -35,14 +51,21 @@ struct Pipeline {
   __device__ __forceinline__ uint32_t scales() const { return base + uint32_t(L::kScalesAt + stage * L::kScales); }
   __device__ __forceinline__ uint32_t full() const { return base + uint32_t(L::kBarriersAt + 16 * stage); }
   __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
+  template <int Stages = 1>
   __device__ __forceinline__ void next() {
-    if (++stage == L::kStages) stage = 0, phase ^= 1;
+    static_assert(Stages <= L::kStages);
+    stage += Stages;
+    if (stage >= L::kStages) stage -= L::kStages, phase ^= 1;
   }
-  /// By one thread. A stage is full when its codes are there and 32 lanes' scales; empty when `readers` warps have said
-  /// so.
-  __device__ __forceinline__ void init(uint32_t readers) const {
+  __device__ __forceinline__ void advance(int stages) {
+    const int to = stage + stages;
+    stage = to % L::kStages, phase ^= uint32_t(to / L::kStages) & 1;
+  }
+  /// By one thread. A stage is full when `arrivals` have come, those of 32 lanes' scales unless the copy engine fetches
+  /// them with the codes; empty when `readers` warps have said so.
+  __device__ __forceinline__ void init(uint32_t readers, uint32_t arrivals = 1 + 32) const {
     for (Pipeline at{base}; at.phase == 0; at.next()) {
-      barrier_init(at.full(), 1 + 32);
+      barrier_init(at.full(), arrivals);
       barrier_init(at.empty(), readers);
     }
     barrier_init_done();

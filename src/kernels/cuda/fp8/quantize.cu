@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/fp8/quantize_gated.cuh"
 #include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/fp8/quantize_normed.cuh"
 #include "kernels/cuda/launch.h"
@@ -171,54 +172,81 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   const char* const where = "fp8 quantization";
   Device device;
   if (auto status = check_cuda(current_device(&device), where); !status) return status;
-  const int64_t grid = (q.rows * blocks * kBlockLanes + kThreads - 1) / kThreads;
-  return enqueue(where, quantize_halves<E>, grid, kThreads, stream, q, device.bulk_copies);
+  const bool gate = q.up != nullptr;
+  const int64_t threads = q.rows * blocks * (gate ? kLanes : kBlockLanes), grid = (threads + kThreads - 1) / kThreads;
+  return enqueue(where, gate ? &quantize_gated_halves<E> : &quantize_halves<E>, grid, kThreads, stream, q,
+                 device.bulk_copies);
 }
 
-/// How a thread block's warps take rows: one each, or one together.
+/// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or,
+/// where `team` is 0, thread blocks that make codes of `part` columns each.
 struct NormedShape {
-  bool together;
-  int64_t warps, at_once;  // thread blocks of a multiprocessor
+  int team = 0;
+  int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
+  int64_t part = 0;
 };
-NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
-  constexpr int64_t kFewRows = 8;      // of a multiprocessor
-  constexpr int64_t kReserved = 1024;  // bytes of a thread block, by the device
-  const bool few = q.rows < kFewRows * device.processors;
-  const auto blocks = [&](int64_t rows) {
-    return (device.shared_bytes + kReserved) / (normed_bytes(q.columns, rows) + kReserved);
+
+/// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
+template <int kTeam>
+NormedShape shape_of_teams(int64_t columns, const Device& device) {
+  constexpr int64_t kReserved = 1024, kMost = kMostNormedWarps / kTeam;  // bytes of a thread block, by the device
+  const int64_t none = normed_bytes<kTeam>(columns, 0), row = normed_bytes<kTeam>(columns, 1) - none;
+  const auto teams = [&](int64_t blocks) {
+    return std::clamp<int64_t>(((device.shared_bytes + kReserved) / blocks - kReserved - none) / row, 0, kMost);
   };
-  constexpr int64_t kMost = kMostNormedWarps;
-  if (!few && normed_bytes(q.columns, kMost) <= device.shared_bytes)
-    return {false, kMost, std::min<int64_t>(blocks(kMost), 2)};
-  const int64_t most = few ? kMost : std::clamp<int64_t>(2 * kMost / blocks(1), kMost / 2, kMost),
-                warps = std::clamp<int64_t>((q.columns + kFp8Block - 1) / kFp8Block, 4, most);
-  return {true, warps, std::clamp<int64_t>(blocks(1), 1, 2 * kMost / warps)};
+  const int64_t blocks = 2 * teams(2) > teams(1) ? 2 : 1;
+  return {.team = kTeam, .teams = teams(blocks), .at_once = blocks};
+}
+NormedShape shape_of_parts(const Fp8Quant& q, const Device& device) {
+  constexpr int64_t kStep = 4 * kNormSums, kBlocks = 3;  // thread blocks of a multiprocessor, about
+  const int64_t most = (q.columns + kStep - 1) / kStep,
+                parts = std::clamp<int64_t>(kBlocks * device.processors / q.rows, 1, most);
+  return {.part = (most + parts - 1) / parts * kStep};
+}
+NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
+  constexpr int64_t kFewRows = 4;  // of a multiprocessor
+  if (q.rows >= kFewRows * device.processors) {
+    if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
+      return shape;
+    if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
+  }
+  return shape_of_parts(q, device);
 }
 
 template <Fp8Element E>
-Status quantize_normed_halves_of(const Fp8Quant& q, const Device& device, void* stream) {
-  const char* const where = "fp8 quantization";
-  const auto [together, warps, at_once] = normed_shape(q, device);
-  auto* const kernel = together ? &quantize_normed_halves<E, true> : &quantize_normed_halves<E, false>;
-  if (auto status = check_cuda(allow_shared(reinterpret_cast<const void*>(kernel), device), where); !status)
-    return status;
-  const int64_t rows = together ? 1 : warps, blocks = std::min((q.rows + rows - 1) / rows, device.processors * at_once);
-  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(32 * warps)),
-                           static_cast<size_t>(normed_bytes(q.columns, rows)), static_cast<cudaStream_t>(stream),
-                           device.bulk_copies, q, static_cast<int>(warps)),
-                    where);
+cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Device& device, cudaStream_t stream) {
+  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, int64_t last) {
+    const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), device);
+    if (error != cudaSuccess) return error;
+    return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
+                  device.bulk_copies, q, static_cast<int>(last));
+  };
+  if (shape.team == 0) {
+    auto* const kernel =
+        shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;
+    const int64_t parts = (q.columns + shape.part - 1) / shape.part;
+    return start(kernel, dim3(static_cast<unsigned>(q.rows), static_cast<unsigned>(parts)), 128,
+                 normed_part_bytes(q.columns), shape.part);
+  }
+  auto* const kernel = shape.team == 1 ? &quantize_normed_rows<E, 1> : &quantize_normed_rows<E, 4>;
+  const int64_t bytes =
+                    shape.team == 1 ? normed_bytes<1>(q.columns, shape.teams) : normed_bytes<4>(q.columns, shape.teams),
+                blocks = std::min((q.rows + shape.teams - 1) / shape.teams, device.processors * shape.at_once);
+  return start(kernel, dim3(static_cast<unsigned>(blocks)), 32 * shape.team * shape.teams, bytes, shape.teams);
 }
 
 template <Fp8Element E>
 Status quantize_rows_normed(const Fp8Quant& q, void* stream) {
+  const char* const where = "fp8 quantization";
   Device device;
-  if (auto status = check_cuda(current_device(&device), "fp8 quantization"); !status) return status;
+  if (auto status = check_cuda(current_device(&device), where); !status) return status;
+  constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
   if constexpr (E != Fp8Element::kF32)
     if (q.column_block == kFp8Block && q.columns % kPerLane == 0 && aligned(q.x, q.ldx * 2, 16) &&
-        aligned(q.codes, q.ldcodes, 8) && aligned(q.norm_weight, 0, 16) &&
-        normed_bytes(q.columns, 1) <= device.shared_bytes)
-      return quantize_normed_halves_of<E>(q, device, stream);
-  return enqueue("fp8 quantization", quantize_normed<E>, q.rows, kNormThreads, stream, q);
+        aligned(q.codes, q.ldcodes, 8) && aligned(q.norm_weight, 0, 16) && q.rows <= kMostRows &&
+        normed_part_bytes(q.columns) <= device.shared_bytes)
+      return check_cuda(start_normed<E>(q, normed_shape(q, device), device, static_cast<cudaStream_t>(stream)), where);
+  return enqueue(where, quantize_normed<E>, q.rows, kNormThreads, stream, q);
 }
 
 template <Fp8Element E>
@@ -236,7 +264,7 @@ Status quantize_of(const Fp8Quant& q, void* stream) {
   const bool wide =
       aligned(q.x, q.ldx * bytes, 16) && aligned(q.codes, q.ldcodes, 8) && (!gate || aligned(q.up, q.ldup * bytes, 16));
   if constexpr (E != Fp8Element::kF32)
-    if (wide && !gate && q.rows * blocks <= kMostBlocks) return quantize_aligned_halves<E>(q, blocks, stream);
+    if (wide && q.rows * blocks <= kMostBlocks) return quantize_aligned_halves<E>(q, blocks, stream);
   const int64_t threads = q.rows * ((blocks + kBlocksPerLane - 1) / kBlocksPerLane) * kLanes;
   const int64_t grid = (threads + kThreads - 1) / kThreads;
   if (wide && gate) return enqueue(where, quantize_rows<E, true, true>, grid, kThreads, stream, q);

@@ -12,6 +12,12 @@ namespace lowbit::cuda::fp8 {
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t shared) {
   return uint64_t((shared & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
+/// tile_descriptor() in two steps: of a kernel's first tile once, then of one at a distance, in 16 bytes. One addition
+/// then stands between a stage's number and its products.
+__device__ __forceinline__ uint32_t first_descriptor(uint32_t shared) { return shared >> 4 | 1u << 16; }
+__device__ __forceinline__ uint64_t descriptor_at(uint32_t first, int distance) {
+  return uint64_t(first + uint32_t(distance)) | uint64_t(1 << 30 | 64) << 32;
+}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // clang-format off

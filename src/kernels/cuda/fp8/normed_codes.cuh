@@ -1,0 +1,230 @@
+#pragma once
+// Shared by the kernels of an RMS norm with E4M3 codes behind it: the norm of a row of halves in shared memory, and
+// codes of blocks of 128 columns, four columns a lane. Instructions bound them beside memory, so each is counted.
+
+#include "kernels/cuda/fp8/quantize_halves.cuh"
+#include "kernels/cuda/row_norm.cuh"
+
+namespace lowbit::cuda::fp8 {
+
+static_assert(kNormSums == kFp8Block);
+
+/// 1 / scale as a sum. The lower part is positive, so that products with x = -0 stay -0.
+struct Inverse {
+  float high, low;
+};
+__device__ __forceinline__ Inverse inverse_of(float scale) {
+  const float high = __fmul_rn(reciprocal_estimate(scale), 1.0f - 0x1p-21f);
+  const float left = __fmaf_rn(-scale, high, 1.0f), low = __fmul_rn(high, left);
+  return {high, __fmaf_rn(low, left, low)};
+}
+/// x / scale, near enough for the division's code: between the numbers that round up and those that round down lie
+/// numbers of five bits, and the quotient of two floats other than such a number is so far away from them that only
+/// scales this function's neighbour refuses come too near.
+__device__ __forceinline__ float quotient(float x, const Inverse& by) {
+  return __fmaf_rn(x, by.high, __fmul_rn(x, by.low));
+}
+/// Of a scale that is not a power of two: the last 20 bits of its mantissa are not just above or below zeros.
+__device__ __forceinline__ bool has_near_quotients(float scale) {
+  constexpr uint32_t kNear = 64, kBits = 0xfffff;
+  return ((__float_as_uint(scale) + kNear) & kBits) > 2 * kNear;
+}
+
+__device__ __forceinline__ uint32_t largest_of_warp(uint32_t most) {
+#if defined(__CUDA_ARCH__)
+  return __reduce_max_sync(0xffffffffu, most);
+#else
+  for (int across = 16; across > 0; across /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, across, 32));
+  return most;
+#endif
+}
+/// The larger magnitude; NaN where either is.
+__device__ __forceinline__ float larger_magnitude(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  float larger;
+  asm("{.reg .f32 p, q; abs.f32 p, %1; abs.f32 q, %2; max.NaN.f32 %0, p, q;}" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+#else
+  return __uint_as_float(max(magnitude(a), magnitude(b)));
+#endif
+}
+__device__ __forceinline__ uint32_t four_codes_of(float a, float b, float c, float d) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t codes;
+  asm("{.reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;"
+      "mov.b32 %0, {low, high};}"
+      : "=r"(codes)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return codes;
+#else
+  return codes_of(a, b) | codes_of(c, d) << 16;
+#endif
+}
+template <class By>
+__device__ __forceinline__ uint32_t codes_by(const float4& v, const By& by) {
+  return four_codes_of(quotient(v.x, by), quotient(v.y, by), quotient(v.z, by), quotient(v.w, by));
+}
+
+template <Fp8Element E>
+__device__ __forceinline__ float4 four_halves(const uint2& w) {
+  return {low_half<E>(w.x), high_half<E>(w.x), low_half<E>(w.y), high_half<E>(w.y)};
+}
+
+// ---- Norm
+
+constexpr int kNormedBlocks = 4;  // of columns that a warp has at once
+
+/// Rows in shared memory end with zeros, so that no load needs a look at where the row ends.
+template <int kTeam, class Int>
+constexpr LOWBIT_HD Int padded_columns(Int columns) {
+  constexpr Int kRound = kTeam * kNormedBlocks * kNormSums;
+  return (columns + kRound - 1) / kRound * kRound;
+}
+
+template <Fp8Element E>
+__device__ __forceinline__ float one_warps_inverse_rms(const uint16_t* row, int columns, float eps) {
+  const auto* at = reinterpret_cast<const uint2*>(row) + threadIdx.x % 32;
+  constexpr int kApart = kNormSums / 4;
+  NormSums sums;
+  uint2 v[2] = {at[0], at[kApart]};
+#pragma unroll 1
+  for (int left = columns; left > 0; left -= 2 * kNormSums) {
+    at += 2 * kApart;
+    const bool more = left > 2 * kNormSums;
+    sums.add(four_halves<E>(v[0]));
+    if (more) v[0] = at[0];
+    sums.add(four_halves<E>(v[1]));
+    if (more) v[1] = at[kApart];
+  }
+  return sums.inverse_rms(columns, eps);
+}
+/// Four warps, whose thread `thread` has the sum of that number. meet(): a barrier of them. They have all written the
+/// row and need not have met.
+template <Fp8Element E>
+__device__ __forceinline__ float four_warps_inverse_rms(const uint16_t* row, int columns, float eps, int thread,
+                                                        float* quarters, const auto& meet) {
+  constexpr int kAhead = 8;
+  const uint16_t* at = row + thread;
+  float sum = 0;
+  uint16_t v[kAhead];
+  meet();
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
+#pragma unroll 1
+  for (int left = columns; left > 0; left -= kAhead * kNormSums) {
+    float own[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) own[i] = low_half<E>(v[i]);
+    at += kAhead * kNormSums;
+    if (left > kAhead * kNormSums) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) sum = __fmaf_rn(own[i], own[i], sum);
+  }
+  sum = add_neighbours(sum);
+  if (thread % 32 == 0) quarters[thread / 32] = sum;
+  meet();
+  const float4 q = *reinterpret_cast<const float4*>(quarters);
+  return inverse_rms_of(__fadd_rn(__fadd_rn(q.x, q.y), __fadd_rn(q.z, q.w)), columns, eps);
+}
+
+// ---- Codes
+
+/// A lane's columns of Count blocks, which a warp has; their codes, and lane i modulo Count has the scale of block i:
+/// what follows from a largest magnitude is computed once for all blocks. Branches between blocks would make them wait
+/// for each other.
+template <int Count>
+struct NormedBlocks {
+  float4 v[Count];
+  uint32_t codes[Count];
+  float scale;
+
+  /// The first `count` blocks. there(i): the lane's columns of block i are. Others are zeros, or NaN by a norm that is
+  /// not finite.
+  __device__ __forceinline__ void quantize(int count, bool power_of_two, const auto& there) {
+    const int own = static_cast<int>(threadIdx.x) % Count;
+    uint32_t most[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) most[i] = largest_of_block(v[i]);
+    uint32_t found = most[0];
+#pragma unroll
+    for (int i = 1; i < Count; ++i)
+      if (own == i) found = most[i];
+    const float largest = own < count ? __uint_as_float(found) : 1.0f;
+    scale = plain_scale(largest, power_of_two);
+    const bool near = power_of_two || has_near_quotients(scale);
+    if (__any_sync(0xffffffffu, !(largest > 0x1p-60f && largest < 0x1p60f && near)))
+      return quantize_any(power_of_two, there);
+    const Inverse by = inverse_of(scale);
+#pragma unroll
+    for (int i = 0; i < Count; ++i)
+      codes[i] = codes_by(v[i], Inverse{__shfl_sync(0xffffffffu, by.high, i, 32),  //
+                                        __shfl_sync(0xffffffffu, by.low, i, 32)});
+  }
+  static __device__ __forceinline__ uint32_t largest_of_block(const float4& v) {
+    return largest_of_warp(__float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w))));
+  }
+  /// One by one, by division.
+  __device__ __forceinline__ void quantize_any(bool power_of_two, const auto& there) {
+#pragma unroll 1
+    for (int i = 0; i < Count; ++i) {
+      float4 own = v[0];
+#pragma unroll
+      for (int j = 1; j < Count; ++j)
+        if (i == j) own = v[j];
+      if (!there(i)) own = float4{0, 0, 0, 0};
+      const uint32_t found = largest_of_block(own);
+      const float of_block = fp8_scale(__uint_as_float(found), power_of_two);
+      const uint32_t four = fp8_has_codes(of_block) ? codes_by(own, divisor_of(of_block)) : 0u;
+#pragma unroll
+      for (int j = 0; j < Count; ++j)
+        if (i == j) codes[j] = four;
+      if (static_cast<int>(threadIdx.x) % Count == i) scale = of_block;
+    }
+  }
+};
+
+/// A warp's columns of a row, Count blocks at once that are Step columns apart: from the lane's column `first` on up to
+/// `end`. halves(column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
+/// the columns at base + more have become codes; called if `tells`.
+template <Fp8Element E, int Count, int Step>
+__device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, float by, int first, int end, bool tells,
+                                             const auto& halves, const auto& weight, const auto& done) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint8_t* codes = q.codes + row * q.ldcodes + first;
+  const int64_t scales_apart = q.scales_by_column ? q.ldscales : 1;
+  float* scales = scale_at(q, row, first / kFp8Block) + lane * (Step / kFp8Block) * scales_apart;
+#pragma unroll 1
+  for (int base = first; base - 4 * lane < end; base += Count * Step) {
+    NormedBlocks<Count> of;
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      const int column = base + i * Step;
+      of.v[i] = normed(four_halves<E>(halves(column)), by, weight(i, column));
+    }
+    const int left = end - (base - 4 * lane), count = min((left + Step - 1) / Step, Count);
+    const auto there = [&](int i) { return base + i * Step < end; };
+    of.quantize(count, q.power_of_two, there);
+    const auto leave = [&](const auto& has) {
+#pragma unroll
+      for (int i = 0; i < Count; ++i)
+        if (has(i)) *reinterpret_cast<uint32_t*>(codes + i * Step) = of.codes[i];
+#pragma unroll
+      for (int i = 0; i < Count; ++i)
+        if (tells && has(i)) done(base, i * Step);
+    };
+    if (left >= (Count - 1) * Step + kFp8Block)
+      leave([](int) { return true; });
+    else
+      leave(there);
+    if (lane < count) *scales = of.scale;
+    codes += Count * Step;
+    scales += Count * (Step / kFp8Block) * scales_apart;
+  }
+  if (lane == 0)
+    for (int column = first; column < end; column += Step) clear_padding(q, q.rows, row, column / kFp8Block);
+}
+
+}  // namespace lowbit::cuda::fp8
