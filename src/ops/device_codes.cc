@@ -1,6 +1,7 @@
 #include "ops/device_codes.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "base/try.h"
@@ -36,15 +37,28 @@ Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool) {
   return out;
 }
 
+int64_t codes_before(FormatId format) {
+  const TrellisInfo* const trellis = trellis_of(format);
+  return trellis == nullptr ? 0 : (std::bit_width(trellis->states) - 1) / trellis->stored_bits;
+}
+
 Result<Buffer> widen_groups(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool) {
-  const int64_t stride = row_bytes(w.format, columns);
+  const int64_t stride = row_bytes(w.format, columns), before = codes_before(w.format);
+  const TrellisInfo* const trellis = trellis_of(w.format);
+  // Codes on a trellis are packed as a codebook's of as many bits.
+  const FormatOps& ops = format_ops(trellis == nullptr          ? w.format
+                                    : trellis->stored_bits == 2 ? FormatId::kCodebook2
+                                                                : FormatId::kCodebook3);
   LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(w.n * stride, "weight codes"));
   for_each_row(w.n, pool, [&](int64_t r) {
     std::vector<uint8_t> codes(static_cast<size_t>(w.k)), apart(static_cast<size_t>(columns));
-    format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
-    for (int64_t k = 0; k < w.k; k += group)
+    ops.unpack(w.row(r), 0, w.k, codes.data());
+    for (int64_t k = 0; k < w.k; k += group) {
       std::copy_n(codes.begin() + k, std::min(group, w.k - k), apart.begin() + k / group * wide);
-    format_ops(w.format).pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
+      const int64_t depends = std::min(before, k);
+      std::copy_n(codes.begin() + k - depends, depends, apart.begin() + k / group * wide - depends);
+    }
+    ops.pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
   });
   return out;
 }

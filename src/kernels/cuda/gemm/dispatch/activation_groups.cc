@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm/dispatch/launch.h"
 #include "kernels/cuda/gemm/schedule/activation_group_stream.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/gemm/weight_order/trellis_order.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace lowbit::cuda {
@@ -42,12 +43,13 @@ GemmStatus launch_stream(std::span<const GemmProblem> parts, int64_t per_scale, 
   if (kernel == nullptr || device.arch != 90 || !can_stream(p, kernel->tokens)) return GemmStatus::kUnsupported;
   for (size_t i = 0; i < parts.size(); ++i) {
     const GemmProblem& one = parts[i];
+    const auto table = table_in_order(stored_bits(one.w.format, one.w.activation).bits, one.w.table);
     args.parts[i] = {static_cast<const uint8_t*>(one.w.tiles),
                      one.w.scales,
                      one.bias,
                      one.y,
                      one.ldy,
-                     {one.w.table[0], one.w.table[1], one.w.table[2], one.w.table[3]},
+                     {table[0], table[1], table[2], table[3]},
                      int(one.w.n),
                      int(padded_rows(one.w.n)),
                      args.tile_count};

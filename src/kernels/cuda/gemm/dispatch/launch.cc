@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/gemm/primitives/running_arch.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/gemm/weight_order/trellis_order.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace lowbit::cuda::gemm_launch {
@@ -46,7 +47,7 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_packs, int split) {
   args.boxes =
       p.output != GemmOutput::kF32 && p.w.n % 8 == 0 && p.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
   args.group = int(std::max<int64_t>(1, group_of(p.w))), args.groups = int(group_count(p.w));
-  std::copy_n(p.w.table, 4, args.table);
+  std::ranges::copy(table_in_order(stored_bits(p.w.format, a).bits, p.w.table), args.table);
   const int zero = stored_bits(p.w.format, a).zero;
   // 1024 + zero in f16, 128 + zero in bf16: both count in ones there.
   args.half_zero = (a == GemmActivation::kF16 ? 0x6400u + unsigned(zero) : 0x4300u + unsigned(zero)) * 0x10001u;

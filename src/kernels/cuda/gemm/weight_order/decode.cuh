@@ -4,12 +4,13 @@
 
 #include "kernels/cuda/gemm/primitives/operands.cuh"
 #include "kernels/cuda/gemm/weight_order/fragment_order.h"
+#include "kernels/cuda/gemm/weight_order/trellis_decode.cuh"
 
 namespace lowbit::cuda {
 
 /// Sums are 2^kFactor times too large (decode()).
 template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable ? 0 : 8 - Bits;
+inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable || Bits == kTrellis ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `pack` in shared or global memory.
 template <class Order>
@@ -92,7 +93,6 @@ __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_z
 /// sums in scale_accumulate_*(), exactly. Halves: the values.
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
-  using Order = FragmentOrder<Bits, kXBytes<X>>;
   if constexpr (Bits == kTwoPlanes) {  // +1 or -1 or 0 in each byte: positive | 255 * negative
     const uint32_t negative = w[1] & ~w[0];
 #pragma unroll
@@ -102,22 +102,18 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
   }
 }
 
-/// Four bytes of a table of sixteen: those with the indices in the low half of `codes`, of which the fourth bits choose
-/// between its halves (`high`: a selector that does so).
-__device__ __forceinline__ uint32_t looked_up(const uint32_t (&table)[4], uint32_t codes, uint32_t high) {
-  return __byte_perm(__byte_perm(table[0], table[1], codes), __byte_perm(table[2], table[3], codes), high);
-}
-
-/// decode() of weights for int8 activations. table: kTable alone.
+/// decode() of weights for int8 activations, batch by batch of a row. table: kTable and kTrellis alone. All lanes.
 template <int Bits>
-__device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], uint32_t* a) {
+__device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], RowHistory<Bits>& history,
+                                            uint32_t* a) {
   if constexpr (Bits == kTable) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t codes = w[i] & 0x77777777u, high = (w[i] >> 1 & 0x44444444u) | 0x32103210u;
-      a[2 * i] = looked_up(table, codes, high);
-      a[2 * i + 1] = looked_up(table, codes >> 16, high >> 16);
-    }
+    for (int i = 0; i < 4; ++i) look_up_halves(table, w[i] & 0x77777777u, half_selector(w[i] >> 1), a + 2 * i);
+  } else if constexpr (Bits == kTrellis) {
+    TrellisIndices indices;
+    indices.decode(w, history);
+    indices.look_up(table, 0, a);
+    indices.look_up(table, 1, a + 4);
   } else {
     decode<GemmActivation::kInt8, Bits>(w, 0, a);
   }
