@@ -3,9 +3,9 @@
 //
 // Shapes:   a thread block has every gridDim'th tile of 16 rows, or pair of a gate's tile and its factor's, one after
 //           the other; its warps share K. A share of a warp is up to eight steps of 32 columns.
-// Products: the steps of a share add to the same sums: step s multiplies with its activation group in column s of the
-//           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of activation groups 2 t and 2 t + 1 for
-//           rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
+// Products: all steps of a share multiply with the same operand, whose column s is the activation group of step s; a
+//           step's sums count in that column alone. So lane 4 g + t keeps the sums of activation groups 2 t and 2 t + 1
+//           for rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
 //           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile. Where
 //           tiles are many, a block has two teams of warps, which share x and have tiles of their own; half of their
@@ -130,24 +130,25 @@ template <int Bits>
 __device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int first, int count, uint2 x,
                                               const uint32_t (&table)[4], float (&sum)[4]) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   ProductWords<Bits> w;
   load_product_words<Bits>(stage, w);
   RowHistory<Bits> history = load_product_history<Bits>(stage, first);
-  int d[2][4] = {};  // two chains are half as long
+  int own[4] = {};
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     if (i >= count) break;
     uint32_t a[8];
     decode_int8<Bits>(w[i], table, history, a);
+    int d[2][4] = {}, counts = static_cast<int>(threadIdx.x) % 4 == i ? 1 : 0;
+    asm("" : "+r"(counts));  // a factor: multiplying has a pipe of its own, choosing has not
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const bool own = g == 2 * i + step;
-      mma<kX>(d[i % 2], a + 4 * step, own ? x.x : 0u, own ? x.y : 0u);
+      mma<kX>(d[step], a + 4 * step, x.x, x.y);
+      own[step] += counts * d[step][step], own[2 + step] += counts * d[step][2 + step];
     }
   }
 #pragma unroll
-  for (int c = 0; c < 4; ++c) sum[c] = narrow_sum<kX, Bits>(d[0][c] + d[1][c]);
+  for (int c = 0; c < 4; ++c) sum[c] = narrow_sum<kX, Bits>(own[c]);
 }
 
 /// Sums times the scales of x, by weight groups, into `slot`: the lane's rows of the group that has activation group 2
