@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 #include <vector>
 
@@ -39,23 +40,41 @@ Result<QTensor> with_integers_of_table(const QTensor& w, ThreadPool* pool) {
   return out;
 }
 
+int64_t codes_before(FormatId format) {
+  const TrellisInfo* const trellis = trellis_of(format);
+  return trellis == nullptr ? 0 : (std::bit_width(trellis->states) - 1) / trellis->stored_bits;
+}
+
 Result<Buffer> widen_groups(const QTensor& w, int64_t group, int64_t wide, int64_t columns, ThreadPool* pool) {
-  const int64_t stride = row_bytes(w.format, columns);
+  const int64_t stride = row_bytes(w.format, columns), before = codes_before(w.format);
+  const TrellisInfo* const trellis = trellis_of(w.format);
+  // Codes on a trellis are packed as a codebook's of as many bits.
+  const FormatOps& ops = format_ops(trellis == nullptr          ? w.format
+                                    : trellis->stored_bits == 2 ? FormatId::kCodebook2
+                                                                : FormatId::kCodebook3);
   LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(w.n * stride, "weight codes"));
   for_each_row(w.n, pool, [&](int64_t r) {
     std::vector<uint8_t> codes(static_cast<size_t>(w.k)), apart(static_cast<size_t>(columns));
-    format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
-    for (int64_t k = 0; k < w.k; k += group)
+    ops.unpack(w.row(r), 0, w.k, codes.data());
+    for (int64_t k = 0; k < w.k; k += group) {
       std::copy_n(codes.begin() + k, std::min(group, w.k - k), apart.begin() + k / group * wide);
-    format_ops(w.format).pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
+      const int64_t depends = std::min(before, k);
+      std::copy_n(codes.begin() + k - depends, depends, apart.begin() + k / group * wide - depends);
+    }
+    ops.pack(apart.data(), columns, out.as<uint8_t>() + r * stride);
   });
   return out;
 }
 
+namespace {
 bool can_look_up(std::span<const float> entries) { return cuda::split_table(cuda::byte_table(entries)).has_value(); }
+}  // namespace
 bool can_look_up_sorted(std::vector<float> entries) {
   std::ranges::sort(entries);
   return can_look_up(entries);
+}
+bool wants_sorted_table(const QTensor& w) {
+  return format_info(w.format).kind == ValueKind::kTable && trellis_of(w.format) == nullptr && !can_look_up(w.codebook);
 }
 
 Result<QTensor> with_sorted_table(const QTensor& w, ThreadPool* pool) {

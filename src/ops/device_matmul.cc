@@ -155,6 +155,7 @@ int64_t wide_group(FormatId format, int64_t n, int64_t k, const Groups& g, bool 
   if (!g.x_groups || g.groups <= 1 || g.groups_per_scale != 1 || g.group % 32 == 0 || g.group > 128) return 0;
   if (offsets || options.fallback || format_info(format).kind == ValueKind::kFloat) return 0;
   const int64_t wide = g.group < 32 ? 32 : g.group < 64 ? 64 : 128;
+  if (wide - g.group < codes_before(format)) return 0;
   const KernelPair pair = choose_kernels(format, Activation::kInt8, wide_shape(1, n, k, g, wide), options);
   return pair.few != nullptr && pair.few->instance != nullptr ? wide : 0;
 }
@@ -168,11 +169,10 @@ bool sums_integers(const QTensor& w, const DeviceMatmulOptions& options) {
                                                  : has_integers_alone(w);
 }
 
-/// Whether the kernels take a table's indices, and look them up themselves.
-bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
-  if (!can_look_up_sorted(w.codebook)) return false;
+/// Whether kernels take w's codes in `format`, its own or what it expands to, and look them up themselves.
+bool keeps_indices(const QTensor& w, FormatId format, const DeviceMatmulOptions& options) {
+  if (trellis_of(format) == nullptr && !can_look_up_sorted(w.codebook)) return false;
   const Groups g = groups_of(w, options.activation, options.activation_group);
-  const FormatId format = format_info(w.format).expanded;
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
   if (wide_group(format, w.n, w.k, g, offsets, options) > 0) return true;
   const KernelPair pair = choose_kernels(
@@ -184,7 +184,10 @@ bool keeps_indices(const QTensor& w, const DeviceMatmulOptions& options) {
 FormatId format_on_device(const QTensor& w, const DeviceMatmulOptions& options) {
   const FormatInfo& info = format_info(w.format);
   const bool integers = info.kind == ValueKind::kTable && !options.fallback && sums_integers(w, options);
-  return integers && !keeps_indices(w, options) ? FormatId::kInt8 : info.expanded;
+  if (!integers) return info.expanded;
+  for (const FormatId format : {w.format, info.expanded})
+    if (keeps_indices(w, format, options)) return format;
+  return FormatId::kInt8;
 }
 
 constexpr const char* kFloatTable = "values of a table";
@@ -282,8 +285,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
     of_expanded.reason_ += about_expanded(w.format, expanded.format);
     return of_expanded;
   }
-  const FormatInfo& info = format_info(w.format);
-  if (info.kind == ValueKind::kTable && info.expanded == w.format && !options.fallback && !can_look_up(w.codebook)) {
+  if (!options.fallback && wants_sorted_table(w)) {
     LOWBIT_TRY_ASSIGN(const QTensor sorted, with_sorted_table(w, options.pool));
     return make(sorted, options);
   }
@@ -304,9 +306,8 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   if (options.fallback != wanted.fallback) plan.reason_ = kFloatTable;
   plan.reason_ += about_wide(g.group, plan.wide_);
   if (plan.wide_ > 0) {
-    const int64_t columns = plan.kernel_k();
-    LOWBIT_TRY_ASSIGN(const Buffer rows, widen_groups(w, g.group, plan.wide_, columns, options.pool));
-    LOWBIT_TRY(plan.upload_rows(rows.as<uint8_t>(), row_bytes(w.format, columns), options.arena));
+    LOWBIT_TRY_ASSIGN(const Buffer rows, widen_groups(w, g.group, plan.wide_, plan.kernel_k(), options.pool));
+    LOWBIT_TRY(plan.upload_rows(rows.as<uint8_t>(), row_bytes(w.format, plan.kernel_k()), options.arena));
   } else {
     LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k), options.arena));
   }

@@ -23,6 +23,7 @@
 #include "ops/attention.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
+#include "tests/conformance/float_checks.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit {
@@ -33,22 +34,6 @@ using conformance::Case;
 ThreadPool& one_thread() {
   static ThreadPool pool(1);
   return pool;
-}
-
-std::vector<float> random_floats(Rng& rng, int64_t count, double deviation = 1.5) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& v : values) v = static_cast<float>(deviation * rng.normal());
-  return values;
-}
-
-/// Bits, but for the sign of a zero and what a NaN carries.
-void expect_same(const std::vector<float>& got, const std::vector<float>& wanted, const std::string& what) {
-  ASSERT_EQ(got.size(), wanted.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const bool same = std::memcmp(&got[i], &wanted[i], sizeof(float)) == 0 || (got[i] == 0 && wanted[i] == 0) ||
-                      (std::isnan(got[i]) && std::isnan(wanted[i]));
-    ASSERT_TRUE(same) << what << ": element " << i << " is " << got[i] << ", not " << wanted[i];
-  }
 }
 
 void check_matmul(const Case& c) {

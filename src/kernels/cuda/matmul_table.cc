@@ -251,6 +251,7 @@ std::vector<MatmulKernel> make_kernels(TypeList<F...>) {
   std::vector<MatmulKernel> all;
   (add_tensor<F, Activation::kInt8>(all), ...);
   (add_tensor<F, Activation::kF32>(all), ...);
+  add_tensor<Trellis2, Activation::kInt8>(all);  // beside these formats; all other kernels take what it expands to
   (add_gemv<F>(all), ...);
   (add_generic<F>(all), ...);
   add_dense<FormatId::kF32, 4>(all, "matmul_f32_af32__cuda_warp");

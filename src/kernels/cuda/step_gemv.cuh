@@ -3,9 +3,9 @@
 //
 // Shapes:   a thread block has every gridDim'th tile of 16 rows, or pair of a gate's tile and its factor's, one after
 //           the other; its warps share K. A share of a warp is up to eight steps of 32 columns.
-// Products: the steps of a share add to the same sums: step s multiplies with its activation group in column s of the
-//           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of activation groups 2 t and 2 t + 1 for
-//           rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
+// Products: all steps of a share multiply with the same operand, whose column s is the activation group of step s; a
+//           step's sums count in that column alone. So lane 4 g + t keeps the sums of activation groups 2 t and 2 t + 1
+//           for rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
 //           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile. Where
 //           tiles are many, a block has two teams of warps, which share x and have tiles of their own; half of their
@@ -23,6 +23,11 @@ namespace lowbit::cuda {
 /// Shares that are under way, of each tile of a pair.
 template <int Bits, int kTiles>
 inline constexpr int kStepGemvStages = Bits == 8 || kTiles == 2 ? 2 : 4;
+
+/// Blocks of a team that a multiprocessor has registers for: those of a launch and of the next one. Pairs of tiles on a
+/// trellis would spill some with three.
+template <int Bits, int kTiles>
+inline constexpr int kStepGemvBlocks = Bits == kTrellis&& kTiles == 2 ? 2 : 3;
 
 /// A tile of the launch, or tile `half` of a pair: the part that it belongs to, and its number there.
 template <int kTiles>
@@ -47,7 +52,7 @@ struct StepGemvCopies {
   using Copies = ProductCopies<Bits>;
   static constexpr int kPanelBytes = kPanelPacks * Order::kPackBytes;  // of two batches
   int tile, step, chunk = 0, stage = 0, scale_stage = 0;
-  const uint8_t* from[kTiles];
+  const uint8_t* from[kTiles] = {};
 
   /// A tile's scales, [groups][16] floats, and where its words begin.
   __device__ __forceinline__ void begin_tile(const ProductArgs& p, float* scales) {
@@ -85,6 +90,13 @@ struct StepGemvCopies {
             copy(to + (i * Copies::kOfBatch + c) * kProductThreads * Copies::kBytes,
                  from[half] + i / 2 * kPanelBytes + i % 2 * (kPackLanes * Copies::kWords * 4) + c * (kPackLanes * 16));
         }
+        if constexpr (Bits == kTrellis) {  // of the last lane of the quad in the batch before, which ends a panel's
+          const bool follows = here > 0 && (chunk != 0 || step_gemv_thread() >= 32);
+          if (follows && step_gemv_thread() % 4 == 0)
+            copy(shared_address(shared + p.weights_at + (stage * kTiles + half) * Copies::kStageBytes +
+                                Copies::history_place()),
+                 from[half] - kPanelBytes + (kPackLanes + 3) * Copies::kBytes);
+        }
         from[half] += of_chunk / 2 * kPanelBytes;
       }
       stage = stage + 1 == kStepGemvStages<Bits, kTiles> ? 0 : stage + 1;
@@ -94,14 +106,14 @@ struct StepGemvCopies {
         tile += step;
       }
     }
-    end_product_stage();
+    end_copies();
   }
 
   static __device__ __forceinline__ void copy(uint32_t to, const uint8_t* from) {
     if constexpr (Copies::kBytes == 16) {
       copy_async_16(to, from);
     } else {
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Copies::kBytes) : "memory");
+      copy_async_8(to, from);
     }
   }
 };
@@ -112,32 +124,33 @@ __device__ __forceinline__ int step_gemv_sums(const ProductArgs& p) {
   return kRowScales ? p.x_group_count : p.weight_groups;
 }
 
-/// A lane's sums of a share of `count` batches: rows 2 g and 2 g + 1, activation groups 2 t and 2 t + 1 of each. `x`:
-/// codes of the share's activation group g.
+/// A lane's sums of a share of `count` batches from `first` on: rows 2 g and 2 g + 1, activation groups 2 t and 2 t + 1
+/// of each. `x`: codes of the share's activation group g.
 template <int Bits>
-__device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int count, uint2 x, const uint32_t (&halves)[4],
-                                              float (&sum)[4]) {
+__device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int first, int count, uint2 x,
+                                              const uint32_t (&table)[4], float (&sum)[4]) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   ProductWords<Bits> w;
   load_product_words<Bits>(stage, w);
   constexpr int kParts = kInt8Parts<Bits>;
-  int d[2][4] = {};  // two chains are half as long
+  RowHistory<Bits> history = load_product_history<Bits>(stage, first);
+  int own[4] = {};
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     if (i >= count) break;
     uint32_t a[kParts][8];
-    decode_int8_parts<Bits>(w[i], halves, a);
+    decode_int8_parts<Bits>(w[i], table, history, a);
+    int d[2][4] = {}, counts = static_cast<int>(threadIdx.x) % 4 == i ? 1 : 0;
+    asm("" : "+r"(counts));  // a factor: multiplying has a pipe of its own, choosing has not
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const bool own = g == 2 * i + step;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        mma<kX>(d[kParts == 1 ? i % 2 : part], a[part] + 4 * step, own ? x.x : 0u, own ? x.y : 0u);
+      for (int part = 0; part < kParts; ++part) mma<kX>(d[step], a[part] + 4 * step, x.x, x.y);
+      own[step] += counts * d[step][step], own[2 + step] += counts * d[step][2 + step];
     }
   }
 #pragma unroll
-  for (int c = 0; c < 4; ++c) sum[c] = narrow_sum<kX, Bits>(d[0][c] + d[1][c]);
+  for (int c = 0; c < 4; ++c) sum[c] = narrow_sum<kX, Bits>(own[c]);
 }
 
 /// Sums times the scales of x, by weight groups, into `slot`: the lane's rows of the group that has activation group 2
@@ -218,9 +231,9 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
 /// kTeams: of kProductThreads each, which have x together and tiles of their own. With two of them half of the weights
 /// that are under way are asked for behind x, which would wait for them.
 template <int Bits, int kTiles, bool kRowScales, int kTeams>
-__global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
+__global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits, kTiles> / kTeams)
     step_gemv_kernel(const __grid_constant__ ProductArgs p) {
-  extern __shared__ __align__(16) uint8_t product_shared[];
+  LOWBIT_DYNAMIC_SHARED(product_shared);
   constexpr int kThreads = kProductThreads * kTeams;
   constexpr int kStages = kStepGemvStages<Bits, kTiles>;
   let_successor_start();
@@ -258,13 +271,13 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
 #pragma unroll 1
   for (int tile = of_launch; tile < p.tiles; tile += teams, ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
-    uint32_t halves[kTiles][4] = {};  // kTable: of the tiles' parts
-    if constexpr (Bits == kTable)
+    uint32_t tables[kTiles][4] = {};  // of the tiles' parts
+    if constexpr (Bits == kTable || Bits == kTrellis)
 #pragma unroll
       for (int half = 0; half < kTiles; ++half) {
         const StepGemvTile<kTiles> at(p, tile, half);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) halves[half][i] = p.part[at.part].halves[i];
+        for (int i = 0; i < 4; ++i) tables[half][i] = p.part[at.part].table[i];
       }
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
     if (accumulates && ordinal != 0) {
@@ -273,7 +286,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
     }
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+      wait_for_copies<kStages - 1>();
       const int at = chunk * of_chunk, here = min(p.warp_batches, count - at);
       if (here > 0) {
         const uint2 x = *reinterpret_cast<const uint2*>(codes + 64 * at);
@@ -281,7 +294,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
 #pragma unroll
         for (int half = 0; half < kTiles; ++half) {
           float sum[4];
-          sum_step_gemv<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, halves[half], sum);
+          sum_step_gemv<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, first + at, here, x, tables[half], sum);
           scale_step_gemv<kRowScales>(p, sum, factors, min(2 * here, p.x_group_count - 2 * (first + at)),
                                       of + half * of_half + slot + (2 * at >> p.sum_shift) * 16);
         }
@@ -293,7 +306,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kTeams == 1 ? 3 : 1)
     if constexpr (kTeams == 1) {
       __syncthreads();
     } else {
-      asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kProductThreads) : "memory");
+      sync_threads_at<kProductThreads>(team + 1);
     }
     if (accumulates)
       scale_and_add_groups<kTiles, kRowScales>(p, of, scales + scale_stage * kTiles * p.weight_groups * 16,

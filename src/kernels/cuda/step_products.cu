@@ -7,6 +7,7 @@
 #include "kernels/cuda/bit_step.h"
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/gemm/weight_order/trellis_order.h"
 #include "kernels/cuda/half_step.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
@@ -20,6 +21,16 @@ constexpr int kStepGemvTeams = 2;  // of a multiprocessor
 
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
+bool looks_up(int bits) { return bits == kTable || bits == kTrellis; }
+/// As decode_int8_parts() has it.
+ByteTable product_table(int bits, const ByteTable& table) {
+  return bits == kTable ? split_table(table).value_or(ByteTable{}) : table_in_order(bits, table);
+}
+/// ProductCopies::kStageBytes.
+int stage_bytes(int bits) {
+  return bits == kTrellis ? ProductCopies<kTrellis>::kStageBytes
+                          : kProductBatches * kProductThreads * stored_width(bits) * 4;
+}
 
 /// A row of weights has one scale, and more activation groups than a share: none of their sums are passed on.
 bool has_row_scales(const ProductArgs& args) { return args.weight_groups == 1 && args.per_scale > kStepGemvXGroups; }
@@ -43,14 +54,14 @@ void cut_step_gemv(ProductArgs& args) {
 /// place() for one token.
 int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   const bool pairs = gates(call.end);
-  const int tiles = pairs ? 2 : 1, bits = stored_width(bits_of(call)), of_group = tiles * 16 * 4,
+  const int tiles = pairs ? 2 : 1, bits = bits_of(call), of_group = tiles * 16 * 4,
             groups = args.weight_groups * of_group,
             sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
   args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
   args.scale_stages = static_cast<int>(
       std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(args.teams * grid, 1))));
   args.weights_at = args.scale_stages * groups;
-  args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
+  args.results_at = args.weights_at + args.stages * tiles * stage_bytes(bits);
   args.team_bytes = args.results_at + 2 * sums;
   const int norm = args.norm == nullptr ? 0 : 4 * args.k;
   args.rows_at = args.teams == 1 ? args.results_at : args.teams * args.team_bytes;
@@ -62,8 +73,7 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
 
 /// Lays out shared memory; returns its bytes.
 int place(const StepProducts& call, ProductArgs& args, int grid) {
-  const int tiles = gates(call.end) ? 2 : 1, words = stored_width(bits_of(call));
-  const int stage = kProductBatches * kProductThreads * words * 4 * tiles;
+  const int tiles = gates(call.end) ? 2 : 1, stage = stage_bytes(bits_of(call)) * tiles;
   args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
   if (streams(args)) return place_step_gemv(call, args, grid);
   args.stages = std::min(args.chunks, kProductStages);
@@ -97,7 +107,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.k = static_cast<int>(first.w.k);
   args.k_blocks = static_cast<int>(ceil_div(first.w.k, 128));
   args.x_group_count = static_cast<int>(first.w.groups);
-  args.looks_up = bits_of(call) == kTable;
+  args.looks_up = looks_up(bits_of(call));
   args.per_scale = static_cast<int>(std::clamp<int64_t>(first.w.groups_per_scale, 1, first.w.groups));
   args.weight_groups = static_cast<int>(ceil_div(args.x_group_count, args.per_scale));
   args.end = call.end;
@@ -111,16 +121,16 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   int block = 0;
   for (int i = 0; i < call.count; ++i) {
     const Matmul& from = call.parts[static_cast<size_t>(i)];
+    const ByteTable table = product_table(bits_of(call), from.table);
     args.part[i] = {from.w.codes,
                     from.w.scales,
                     from.bias,
                     static_cast<float*>(from.y),
                     from.ldy,
-                    {},
+                    {table[0], table[1], table[2], table[3]},
                     static_cast<int>(from.w.n),
                     static_cast<int>(factor_rows(from.w.n)),
                     block};
-    if (args.looks_up) std::ranges::copy(split_table(from.table).value_or(ByteTable{}), args.part[i].halves);
     block += static_cast<int>(ceil_div(from.w.n, 16));
   }
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
@@ -142,16 +152,17 @@ template <int Bits, int kTiles>
 const void* kernel_of(const ProductArgs& args) {
   if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
   if (args.teams == 2) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 2>);
-  if constexpr (Bits != kTable)
+  if constexpr (Bits != kTable && Bits != kTrellis)
     if (has_row_scales(args)) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, 1>);
   return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 1>);
 }
 template <int kTiles>
 const void* kernel_of(int bits, const ProductArgs& args) {
-  return bits == 2        ? kernel_of<2, kTiles>(args)
-         : bits == 4      ? kernel_of<4, kTiles>(args)
-         : bits == kTable ? kernel_of<kTable, kTiles>(args)
-                          : kernel_of<8, kTiles>(args);
+  return bits == 2          ? kernel_of<2, kTiles>(args)
+         : bits == 4        ? kernel_of<4, kTiles>(args)
+         : bits == kTable   ? kernel_of<kTable, kTiles>(args)
+         : bits == kTrellis ? kernel_of<kTrellis, kTiles>(args)
+                            : kernel_of<8, kTiles>(args);
 }
 
 }  // namespace
@@ -164,7 +175,7 @@ bool takes_step_products(const StepProducts& call) {
     if (!takes(call, call.parts[static_cast<size_t>(i)])) return false;
   if (gates(call.end) && (call.count != 2 || call.parts[0].w.n != call.parts[1].w.n)) return false;
   const int bits = bits_of(call);
-  if (bits != 2 && bits != 4 && bits != 8 && bits != kTable) return false;
+  if (bits != 2 && bits != 4 && bits != 8 && !looks_up(bits)) return false;
   Device device{};
   if (current_device(&device) != cudaSuccess) return false;
   ProductArgs args = args_of(call, device);

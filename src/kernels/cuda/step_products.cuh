@@ -16,6 +16,7 @@
 #include "kernels/cuda/product_end.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/row_norm.cuh"
+#include "kernels/cuda/step_copies.cuh"
 
 namespace lowbit::cuda {
 
@@ -28,7 +29,7 @@ struct ProductPart {
   const float* bias;
   float* y;
   int64_t ldy;
-  uint32_t halves[4];  // kTable: split_table()
+  uint32_t table[4];  // of those that look up: product_table()
   int n, n_padded, first_block;
 };
 
@@ -42,7 +43,7 @@ struct ProductArgs {
   const float* norm;
   float eps;
   int m, k, k_blocks, x_group_count, per_scale, weight_groups;
-  bool looks_up;            // kTable
+  bool looks_up;            // kTable or kTrellis
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
@@ -66,15 +67,20 @@ struct ProductShare {
 template <int Bits>
 using ProductWords = uint32_t[kProductBatches][FragmentOrder<Bits, 1>::kLaneWords];
 
-/// Bytes that a thread copies at once, how often for a batch, and bytes of a stage of a tile.
+/// Bytes that a thread copies at once, how often for a batch, and bytes of a stage of a tile: the words, and behind
+/// them those of a trellis that a share's first codes follow, of each quad.
 template <int Bits>
 struct ProductCopies {
   static constexpr int kWords = FragmentOrder<Bits, 1>::kLaneWords, kVector = kWords < 4 ? kWords : 4,
                        kBytes = 4 * kVector, kOfBatch = kWords / kVector,
-                       kStageBytes = kProductBatches * kOfBatch * kProductThreads * kBytes;
+                       kWordBytes = kProductBatches * kOfBatch * kProductThreads * kBytes,
+                       kStageBytes = kWordBytes + (Bits == kTrellis ? kProductThreads / 4 * kBytes : 0);
   /// The offset of a thread's copy in a stage.
   static __device__ __forceinline__ int place(int batch, int copy) {
     return ((batch * kOfBatch + copy) * kProductThreads + static_cast<int>(threadIdx.x) % kProductThreads) * kBytes;
+  }
+  static __device__ __forceinline__ int history_place() {
+    return kWordBytes + static_cast<int>(threadIdx.x) % kProductThreads / 4 * kBytes;
   }
 };
 
@@ -99,14 +105,17 @@ __device__ __forceinline__ void copy_product_words(const ProductArgs& p, const P
       if constexpr (Copies::kBytes == 16) {
         copy_async_16(to, from + c * (kPackLanes * 16));
       } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Copies::kBytes) : "memory");
+        copy_async_8(to, from);
       }
     }
   }
-}
-__device__ __forceinline__ void end_product_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_product_stage() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kProductStages - 1) : "memory");
+  if constexpr (Bits == kTrellis) {  // of the last lane of the quad in the batch before
+    const int batch = share.first - 1;
+    if (share.count > 0 && batch >= 0 && lane128 % 4 == 0)
+      copy_async_8(shared_address(stage + Copies::history_place()),
+                   tiles + int64_t(batch / 2) * (kPanelPacks * Order::kPackBytes) +
+                       batch % 2 * (kPackLanes * Copies::kBytes) + 3 * Copies::kBytes);
+  }
 }
 
 template <int Bits>
@@ -127,6 +136,19 @@ __device__ __forceinline__ void load_product_words(const uint8_t* stage, Product
       }
     }
   }
+}
+
+/// Of a share whose first batch is `first`, as the lane has copied it.
+template <int Bits>
+__device__ __forceinline__ RowHistory<Bits> load_product_history([[maybe_unused]] const uint8_t* stage,
+                                                                 [[maybe_unused]] int first) {
+  RowHistory<Bits> history;
+  if constexpr (Bits == kTrellis)
+    if (first > 0 && threadIdx.x % 4 == 0) {
+      const uint2 v = *reinterpret_cast<const uint2*>(stage + ProductCopies<Bits>::history_place());
+      history = {{v.x, v.y}};
+    }
+  return history;
 }
 
 // ---- x
@@ -229,8 +251,8 @@ __device__ __forceinline__ void put_product(float* slot, int m, const float (&v)
 /// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`.
 template <int Bits>
 __device__ __forceinline__ void multiply_product(const ProductArgs& p, const ProductShare& share, const uint8_t* shared,
-                                                 const ProductWords<Bits>& w, const uint32_t (&halves)[4],
-                                                 float* results) {
+                                                 const ProductWords<Bits>& w, const uint32_t (&table)[4],
+                                                 RowHistory<Bits> history, float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   if (share.count == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, first = 2 * share.first;
@@ -240,7 +262,7 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     uint32_t a[kInt8Parts<Bits>][8];
-    decode_int8_parts<Bits>(w[i], halves, a);
+    decode_int8_parts<Bits>(w[i], table, history, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int at = 2 * i + step;
@@ -291,7 +313,7 @@ __device__ __forceinline__ float add_product_groups(const ProductArgs& p, const 
 /// the compiler goes for four, and registers spill.
 template <int Bits, int kTiles>
 __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const __grid_constant__ ProductArgs p) {
-  extern __shared__ __align__(16) uint8_t product_shared[];
+  LOWBIT_DYNAMIC_SHARED(product_shared);
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), of_block = static_cast<int>(blockIdx.x);
   int mine = 0;
@@ -308,7 +330,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
     for (int i = 0; i < kTiles; ++i)
       if (chunk < p.chunks)
         copy_product_words<Bits>(p, p.part[kTiles == 1 ? mine : i], tile, ProductShare(p, chunk), stage_of(chunk, i));
-    end_product_stage();
+    end_copies();
   };
 #pragma unroll 1
   for (int chunk = 0; chunk < kProductStages; ++chunk) copy_chunk(chunk);
@@ -334,13 +356,14 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
   __syncthreads();
 #pragma unroll 1
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    wait_for_product_stage();
+    wait_for_copies<kProductStages - 1>();
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
+      const ProductShare share(p, chunk);
       ProductWords<Bits> w;
       load_product_words<Bits>(stage_of(chunk, i), w);
-      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w, p.part[kTiles == 1 ? mine : i].halves,
-                             results + i * slots);
+      multiply_product<Bits>(p, share, product_shared, w, p.part[kTiles == 1 ? mine : i].table,
+                             load_product_history<Bits>(stage_of(chunk, i), share.first), results + i * slots);
     }
     copy_chunk(chunk + kProductStages);
   }

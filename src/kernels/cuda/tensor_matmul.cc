@@ -288,16 +288,15 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
   if (s.n > (int64_t{1} << 30) || s.k > (int64_t{1} << 30)) return "extents over 2^30";
   const bool int8 = activation == Activation::kInt8;
   const int64_t step = int8 ? 32 : 16;
-  if (s.spread > 0 &&
-      (!int8 || s.offsets || this_device().arch != 90 || stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes))
+  const int bits = stored_bits(format, GemmActivation::kInt8).bits;
+  if (s.spread > 0 && (!int8 || s.offsets || this_device().arch != 90 || bits == kTwoPlanes))
     return "groups of x that are not multiples of 32";
   if (s.groups > 1 && s.group % step != 0)
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
-  if (int8 && stored_bits(format, GemmActivation::kInt8).bits == kTable && activation_groups_per_scale(s) == 0)
+  if (int8 && (bits == kTable || bits == kTrellis) && activation_groups_per_scale(s) == 0)
     return "a table without scales of x per 32 columns";
   if (int8 && activation_groups_per_scale(s) > 0)
-    return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns"
-                                                                         : "";
+    return bits == kTwoPlanes ? "planes with scales of x per 32 columns" : "";
   if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
   if (!int8) return s.offsets ? "offsets with float activations" : "";
   // The GEMV is faster with one scale per row, and quantizes x itself; with groups it is the slower one.

@@ -7,6 +7,7 @@
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/exact_product_checks.h"
 #include "tests/conformance/half_step_checks.h"
+#include "tests/conformance/int8_step_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
@@ -33,6 +34,23 @@ TEST(Blocks, HalfSteps) {
 TEST(Blocks, FewHalfSteps) {  // racecheck has time for
   LOWBIT_NEEDS_GPU();
   check_half_step_all(16, 1500);
+}
+
+TEST(Blocks, Int8Steps) {
+  LOWBIT_NEEDS_GPU();
+  check_int8_step_all(300, 6000, false);
+}
+
+TEST(Blocks, TrellisSteps) {
+  LOWBIT_NEEDS_GPU();
+  check_int8_step_all(300, 6000, true);
+  for (const int64_t m : {1, 3, 8})
+    check_int8_step({.m = m, .k = 14336, .group = 64, .n = {300}, .format = FormatId::kTrellis2}, 1);
+}
+
+TEST(Blocks, FewTrellisSteps) {  // racecheck has time for
+  LOWBIT_NEEDS_GPU();
+  check_int8_step_all(16, 1500, true);
 }
 
 TEST(Blocks, Gram) {

@@ -80,7 +80,7 @@ TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
 }
 
 /// Tables of integers are multiplied as these, on tensor cores, which look indices up where x has a scale per 32
-/// columns; others as floats.
+/// columns, and find them on a trellis of two bits; others as floats.
 TEST(DeviceMatmul, TablesOfIntegers) {
   if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
   for (const FormatId format :
@@ -96,7 +96,8 @@ TEST(DeviceMatmul, TablesOfIntegers) {
       const DeviceMatmulOptions options{.activation_group = 32};
       const auto integers = choose_device_kernel(w, options);
       ASSERT_TRUE(integers.has_value());
-      EXPECT_EQ(integers->name, "matmul_" + std::string(format_info(format_info(format).expanded).name) + kernel);
+      const FormatId in_memory = format == FormatId::kTrellis2 ? format : format_info(format).expanded;
+      EXPECT_EQ(integers->name, std::string("matmul_") + format_info(in_memory).name + kernel);
       const auto per_row = choose_device_kernel(w, {});
       ASSERT_TRUE(per_row.has_value());
       EXPECT_NE(per_row->reason.find("becomes int8 in memory"), std::string::npos) << per_row->reason;
@@ -105,6 +106,20 @@ TEST(DeviceMatmul, TablesOfIntegers) {
       ASSERT_TRUE(floats.has_value());
       EXPECT_NE(floats->name.find("cuda_warp"), std::string::npos) << floats->name;
     }
+}
+
+TEST(DeviceMatmul, TrellisesOfTwoBitsTakeTwoBits) {
+  LOWBIT_NEEDS_GPU();
+  Case c;
+  c.format = FormatId::kTrellis2;
+  c.scaling.k_block = 128;
+  c.n = c.ldy = 256;
+  c.k = c.ldx = 1024;
+  QTensor w = conformance::random_weights(c);
+  for (size_t i = 0; i < w.codebook.size(); ++i) w.codebook[i] = float(i) * 9 - 60;
+  const auto plan = DeviceMatmulPlan::make(w, {.activation_group = 32});
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->code_bytes(), c.n * c.k / 4);
 }
 
 TEST(DeviceMatmul, RefusesWhatDoesNotFit) {

@@ -145,11 +145,15 @@ inline float exchange(float v, int from) {
   fibers::meet(m.warps[warp]);
   return taken;
 }
-inline float __shfl_down_sync(unsigned, float v, int delta, int width) {
+inline float __shfl_down_sync(unsigned, float v, int delta, int width = 32) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return exchange(v, lane % width + delta < width ? lane + delta : lane);
 }
-inline unsigned __shfl_xor_sync(unsigned, unsigned v, int mask, int) {
+inline float __shfl_up_sync(unsigned, float v, int delta, int width) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return exchange(v, lane % width >= delta ? lane - delta : lane);
+}
+inline unsigned __shfl_xor_sync(unsigned, unsigned v, int mask, int = 32) {
   return std::bit_cast<unsigned>(exchange(std::bit_cast<float>(v), static_cast<int>(threadIdx.x % 32) ^ mask));
 }
 inline float __shfl_xor_sync(unsigned, float v, int mask) {
@@ -162,6 +166,10 @@ inline unsigned long long __shfl_xor_sync(unsigned mask, unsigned long long v, i
 inline float __shfl_sync(unsigned, float v, int source, int width) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return exchange(v, lane / width * width + source);
+}
+
+inline unsigned __shfl_sync(unsigned mask, unsigned v, int source, int width) {
+  return std::bit_cast<unsigned>(__shfl_sync(mask, std::bit_cast<float>(v), source, width));
 }
 
 inline bool __any_sync(unsigned, bool yes) {

@@ -1,6 +1,7 @@
 #include "tests/conformance/cuda/gemm/gemm_case.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -24,10 +25,12 @@ struct Random {
   float unit() { return float(int64_t(next() >> 40)) / float(1 << 24); }
 };
 
-/// Packs one row of random codes canonically and tells their values; those of floats are codes.
-using PackRow = void (*)(Random&, int64_t k, bool extremes, uint8_t* row, int8_t* values);
+/// Packs one row of random codes canonically and tells their values, integers or those of a table; those of floats are
+/// codes.
+using Table = std::array<int8_t, 16>;
+using PackRow = void (*)(Random&, int64_t k, bool extremes, const Table& table, uint8_t* row, int8_t* values);
 template <class F>
-void pack_row(Random& random, int64_t k, bool extremes, uint8_t* row, int8_t* values) {
+void pack_row(Random& random, int64_t k, bool extremes, const Table& table, uint8_t* row, int8_t* values) {
   for (int64_t i = 0; i < k; ++i) {
     unsigned code = unsigned(random.below(F::Codec::kCodes));
     if constexpr (F::Codec::kKind == CodecKind::kInteger) {
@@ -37,8 +40,19 @@ void pack_row(Random& random, int64_t k, bool extremes, uint8_t* row, int8_t* va
       if (extremes) code = F::Codec::code(448.0f);
       if (F::Codec::value(code) != F::Codec::value(code)) code ^= 1;
       values[i] = int8_t(code);
+    } else if constexpr (F::Codec::kKind == CodecKind::kTable) {
+      values[i] = table[code];
     }
     F::put(row + i / F::kElems * F::kPackBytes, int(i % F::kElems), code);
+  }
+}
+void pack_trellis_row(Random& random, int64_t k, bool, const Table& table, uint8_t* row, int8_t* values) {
+  unsigned window = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const unsigned code = unsigned(random.below(4));
+    window = Trellis<2>::next(window, code);
+    row[i / 4] |= uint8_t(code << 2 * (i % 4));
+    values[i] = table[kTrellisCodes<2>[window]];
   }
 }
 struct Packer {
@@ -49,7 +63,11 @@ template <class F>
 struct PackerOf {
   static constexpr Packer value{&pack_row<F>, F::kElems, F::kPackBytes};
 };
-constexpr auto kPackers = make_table<PackerOf>(RandomAccessFormatList{});
+const Packer& packer_of(FormatId format) {
+  static constexpr auto kPackers = make_table<PackerOf>(RandomAccessFormatList{});
+  static constexpr Packer kTrellisPacker{&pack_trellis_row, Trellis2::kElems, Trellis2::kPackBytes};
+  return format == FormatId::kTrellis2 ? kTrellisPacker : kPackers[size_t(format) - kDenseFormats];
+}
 
 template <class T>
 T* upload(const std::vector<T>& host, std::vector<void*>& owned) {
@@ -93,7 +111,7 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies)
   group_ = one_group ? std::max<int64_t>(c.k, 1) : c.group;
   groups_ = one_group ? 1 : (c.k + group_ - 1) / group_;
   ldx_ = c.k + c.x_pad, ldy_ = c.n + c.y_pad;
-  const Packer& packer = kPackers[size_t(c.format) - kDenseFormats];
+  const Packer& packer = packer_of(c.format);
   row_bytes_ = (c.k + packer.elems - 1) / packer.elems * packer.pack_bytes;
   const std::vector<uint8_t> codes = draw(seed);
   sum_x();
@@ -107,11 +125,15 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies)
 std::vector<uint8_t> CaseData::draw(uint64_t seed) {
   const GemmCase& c = c_;
   Random random{seed};
-  const Packer& packer = kPackers[size_t(c.format) - kDenseFormats];
+  const Packer& packer = packer_of(c.format);
+  Table table;
+  for (int8_t& entry : table) entry = int8_t(c.extremes ? -128 : random.below(256) - 128);
+  if (c.format != FormatId::kTrellis2) std::ranges::sort(table);  // as kernels get codebooks
+  for (size_t i = 0; i < 16; ++i) table_[i / 4] |= uint32_t(uint8_t(table[i])) << 8 * (i % 4);
   std::vector<uint8_t> codes(size_t(row_bytes_ * c.n));
   values_.resize(size_t(c.n * c.k));
   for (int64_t i = 0; i < c.n; ++i)
-    packer.pack(random, c.k, c.extremes, codes.data() + i * row_bytes_, values_.data() + i * c.k);
+    packer.pack(random, c.k, c.extremes, table, codes.data() + i * row_bytes_, values_.data() + i * c.k);
   scales_.resize(size_t(c.n * groups_));
   for (float& s : scales_) s = (0.5f + random.unit()) * 0.01f;
   // Terms that are subnormal, and some that are 2^40 times as large.
@@ -227,6 +249,7 @@ GemmProblem CaseData::problem(int copy) const {
   GemmProblem p;
   p.w = {c_.format, c_.activation, c_.n,        c_.k, c_.group, static_cast<uint8_t*>(d_tiles_) + size_t(copy) * tiles_,
          d_scales_, d_offsets_,    d_bit_terms_};
+  std::copy_n(table_, 4, p.w.table);
   p.m = c_.m;
   const bool bits = c_.activation == GemmActivation::kBit;
   p.x = static_cast<uint8_t*>(d_x_) + (bits ? 0 : c_.x_shift * (c_.activation == GemmActivation::kInt8 ? 1 : 2));

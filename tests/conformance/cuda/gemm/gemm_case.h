@@ -55,6 +55,7 @@ class CaseData {
   bool is_bits_, is_int8_;
   int64_t group_, groups_, ldx_, ldy_, row_bytes_;
   size_t tiles_;
+  uint32_t table_[4] = {};  // of formats that look up
   std::vector<int8_t> values_, xq_;
   std::vector<uint16_t> xh_;
   std::vector<float> scales_, offsets_, bias_, x_scale_, x_sums_;

@@ -187,12 +187,15 @@ void run_repeated(Tally& tally) {
     }
 }
 
+constexpr FormatId kActivationGroupFormats[] = {FormatId::kInt2,    FormatId::kInt4,      FormatId::kInt8,
+                                                FormatId::kTernary, FormatId::kCodebook4, FormatId::kTrellis2,
+                                                FormatId::kTrellis2};
+
 /// Scales of x per group of 32 columns: every tile that can run, and launches that overlap, which give the same bits.
 void run_activation_groups(Tally& tally) {
   GemmCase c;
-  static const FormatId kFormats[] = {FormatId::kInt2, FormatId::kInt4, FormatId::kInt8, FormatId::kTernary};
   static const int64_t kPerScale[] = {1, 2, 4, 4, 3, 8, 1000};
-  c.format = kFormats[below(4)], c.output = GemmOutput(below(3)), c.group = kActivationGroupColumns;
+  c.format = kActivationGroupFormats[below(7)], c.output = GemmOutput(below(3)), c.group = kActivationGroupColumns;
   c.m = 1 + below(below(3) == 0 ? 300 : 70), c.n = 1 + below(below(2) == 0 ? 130 : 500);
   c.k = below(2) == 0 ? 1 + below(3000) : 64 * (1 + below(50));
   if (below(10) == 0)  // blocks take several tiles
@@ -231,10 +234,9 @@ void run_activation_groups(Tally& tally) {
 void run_streams(Tally& tally) {
   static const ActivationGroupTile kTiles[] = {ActivationGroupTile::kStream16x16, ActivationGroupTile::kStream32x16,
                                                ActivationGroupTile::kStream16x32, ActivationGroupTile::kStream32x32};
-  static const FormatId kFormats[] = {FormatId::kInt2, FormatId::kInt4, FormatId::kInt8, FormatId::kTernary};
   static const int64_t kPerScale[] = {2, 4, 2, 4, 1, 3, 6, 8, 100000};
   GemmCase c;
-  c.format = kFormats[below(4)], c.group = kActivationGroupColumns, c.x_groups = true;
+  c.format = kActivationGroupFormats[below(7)], c.group = kActivationGroupColumns, c.x_groups = true;
   c.per_scale = kPerScale[below(9)], c.output = GemmOutput(below(3));
   c.m = 1 + below(32), c.k = 128 * (1 + below(below(4) == 0 ? 130 : 40));
   c.bias = below(2) == 0, c.extremes = below(8) == 0, c.y_pad = below(3);

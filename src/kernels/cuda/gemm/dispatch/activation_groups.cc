@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm/dispatch/launch.h"
 #include "kernels/cuda/gemm/schedule/activation_group_stream.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/gemm/weight_order/trellis_order.h"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda_lookup.h"
 
@@ -34,11 +35,12 @@ bool make_scale_map(const GemmProblem& p, int tokens, CUtensorMap* map) {
                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// False where the table cannot be split.
-bool put_tables(const GemmWeights& w, ActivationGroupStreamPart& part) {
+/// False where the table has to be split, and cannot be.
+bool put_tables(int bits, const GemmWeights& w, ActivationGroupStreamPart& part) {
   const ByteTable table = std::to_array(w.table);
+  std::ranges::copy(table_in_order(bits, table), part.table[0]);
+  if (bits != kTable) return true;
   const auto halves = split_table(table);
-  std::ranges::copy(stored_order(table), part.table[0]);
   if (halves) std::ranges::copy(*halves, part.table[1]);
   return halves.has_value();
 }
@@ -62,7 +64,7 @@ GemmStatus launch_stream(std::span<const GemmProblem> parts, int64_t per_scale, 
                      int(one.w.n),
                      int(padded_rows(one.w.n)),
                      args.tile_count};
-    if (bits == kTable && !put_tables(one.w, args.parts[i])) return GemmStatus::kUnsupported;
+    if (!put_tables(bits, one.w, args.parts[i])) return GemmStatus::kUnsupported;
     args.tile_count += int(ceil_div(one.w.n, kernel->rows));
   }
   const int rounds = (args.k_blocks + kStreamWarps - 1) / kStreamWarps, of_slot = stream_x_bytes(kernel->tokens);

@@ -5,8 +5,8 @@
 
 #include "kernels/cuda/gemm/primitives/running_arch.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/gemm/weight_order/trellis_order.h"
 #include "kernels/cuda/tensor_map.h"
-#include "kernels/cuda_lookup.h"
 
 namespace lowbit::cuda::gemm_launch {
 
@@ -49,7 +49,7 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_packs, int split) {
       p.output != GemmOutput::kF32 && p.w.n % 8 == 0 && p.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
   args.group = int(std::max<int64_t>(1, group_of(p.w))), args.groups = int(group_count(p.w));
   const auto [bits, zero] = stored_bits(p.w.format, a);
-  if (bits == kTable) std::ranges::copy(stored_order(std::to_array(p.w.table)), args.table);
+  std::ranges::copy(table_in_order(bits, std::to_array(p.w.table)), args.table);
   // 1024 + zero in f16, 128 + zero in bf16: both count in ones there.
   args.half_zero = (a == GemmActivation::kF16 ? 0x6400u + unsigned(zero) : 0x4300u + unsigned(zero)) * 0x10001u;
   args.packs = int(padded_rows(p.w.n) / kPackRows), args.k_blocks = int(ceil_div(elements(p.w), pack_k(a)));

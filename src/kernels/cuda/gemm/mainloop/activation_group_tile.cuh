@@ -201,8 +201,9 @@ struct ActivationGroupLane {
   __device__ int first_token() const { return x_row + 2 * (lane & 3); }
   __device__ int first_row() const { return 16 * row_tile + lane / 4 * 2; }
 
-  /// Operands of batch `batch` of this warp's block.
+  /// Operands of batch `batch` of this warp's block, which follows what `history` is of.
   __device__ __forceinline__ void decode_batch(const uint32_t (&table)[4], const uint8_t* stage, int batch,
+                                               RowHistory<Tile::kBits> (&history)[Tile::kRowTiles],
                                                uint32_t (&a)[Tile::kRowTiles][8]) const {
     constexpr int kWords = Order::kLaneWords, kLanes = 2 * Tile::kRows < kPackLanes ? 2 * Tile::kRows : kPackLanes;
     constexpr int kPackBytes = Tile::kRows < kPackRows ? Tile::kWeightBlock : Order::kPackBytes;
@@ -223,7 +224,7 @@ struct ActivationGroupLane {
           w[4 * c] = v.x, w[4 * c + 1] = v.y, w[4 * c + 2] = v.z, w[4 * c + 3] = v.w;
         }
       }
-      decode_int8<Tile::kBits>(w, table, a[q]);
+      decode_int8<Tile::kBits>(w, table, history[q], a[q]);
     }
   }
 

@@ -46,6 +46,7 @@ __device__ __forceinline__ void scale_accumulate_part(const float (&part)[Tile::
 template <class Tile>
 struct ActivationGroupSums {
   float acc[Tile::kRowTiles][Tile::kSums] = {}, part[Tile::kRowTiles][Tile::kSums] = {};
+  RowHistory<Tile::kBits> history[Tile::kRowTiles];
   int x_group = 0, group = 0, left;
 
   __device__ explicit ActivationGroupSums(const ActivationGroupArgs& p) : left(p.per_scale) {}
@@ -57,7 +58,7 @@ struct ActivationGroupSums {
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t a[Tile::kRowTiles][8];
-      lane.decode_batch(p.table, shared + (stage - base), batch, a);
+      lane.decode_batch(p.table, shared + (stage - base), batch, history, a);
 #pragma unroll
       for (int step = 2 * batch; step < 2 * batch + 2; ++step) {
         if (Tile::kPerScale != 0 && step % kEvery == 0)

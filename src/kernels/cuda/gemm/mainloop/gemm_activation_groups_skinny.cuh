@@ -32,7 +32,7 @@ using ActivationGroupWords = uint32_t[kActivationGroupSkinnyBatches][ActivationG
 
 template <int Bits>
 __device__ __forceinline__ void load_share(const ActivationGroupArgs& p, const ActivationGroupShare& share,
-                                           ActivationGroupWords<Bits>& w) {
+                                           ActivationGroupWords<Bits>& w, RowHistory<Bits>& history) {
   using Order = ActivationGroupOrder<Bits>;
   const int tile = static_cast<int>(blockIdx.x), lane128 = tile % 4 * 32 + static_cast<int>(threadIdx.x) % 32;
   const uint8_t* const tiles = p.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kPackBytes;
@@ -41,6 +41,13 @@ __device__ __forceinline__ void load_share(const ActivationGroupArgs& p, const A
     const int batch = share.first + i;
     if (i < share.count)
       load_words<Order>(tiles + int64_t(batch / 2) * (kPanelPacks * Order::kPackBytes), batch % 2, lane128, w[i]);
+  }
+  if constexpr (Bits == kTrellis) {  // of the last lane of the quad in the batch before
+    const int batch = share.first - 1;
+    history = {};
+    if (share.count > 0 && batch >= 0)
+      load_words<Order>(tiles + int64_t(batch / 2) * (kPanelPacks * Order::kPackBytes), batch % 2, lane128 | 3,
+                        history.plane);
   }
 }
 
@@ -81,8 +88,8 @@ __device__ __forceinline__ void put_results(float* slot, int rows, const float (
 /// Multiplies a share. Whole: results are those of the weights' groups, else of activation groups.
 template <int Bits, bool Whole>
 __device__ __forceinline__ void multiply_share(const ActivationGroupArgs& p, const ActivationGroupShare& share,
-                                               const ActivationGroupWords<Bits>& w, const ActivationGroupX& x, int rows,
-                                               float* results) {
+                                               const ActivationGroupWords<Bits>& w, RowHistory<Bits> history,
+                                               const ActivationGroupX& x, int rows, float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   const int first = static_cast<int>(threadIdx.x) / 32 * p.warp_batches * 2;  // activation group, within the chunk
   float* slot = results + (Whole ? first / p.per_scale : first) * rows * 16;
@@ -92,7 +99,7 @@ __device__ __forceinline__ void multiply_share(const ActivationGroupArgs& p, con
   for (int i = 0; i < kActivationGroupSkinnyBatches; ++i) {
     if (i >= share.count) break;
     uint32_t a[8];
-    decode_int8<Bits>(w[i], p.table, a);
+    decode_int8<Bits>(w[i], p.table, history, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int x_group = 2 * (share.first + i) + step;
@@ -163,7 +170,8 @@ __global__ void __launch_bounds__(kActivationGroupSkinnyThreads)
   float* const scales = activation_group_shared;
   float* const results = activation_group_shared + ActivationGroupSkinnyOffsets(p).results / 4;
   ActivationGroupWords<Bits> w;
-  load_share<Bits>(p, ActivationGroupShare(p, 0), w);
+  RowHistory<Bits> history;
+  load_share<Bits>(p, ActivationGroupShare(p, 0), w, history);
   for (int i = thread; i < p.weight_groups * 16; i += static_cast<int>(blockDim.x))
     scales[i] = p.scales[int64_t(i / 16) * p.per_scale * p.n_padded + n0 + i % 16];
   skinny_wait_for_previous_kernel();
@@ -175,8 +183,8 @@ __global__ void __launch_bounds__(kActivationGroupSkinnyThreads)
     const ActivationGroupShare share(p, chunk);
     ActivationGroupX x;
     x.load(p, share, m0, rows, Whole);
-    multiply_share<Bits, Whole>(p, share, w, x, rows, results);
-    load_share<Bits>(p, ActivationGroupShare(p, chunk + 1), w);
+    multiply_share<Bits, Whole>(p, share, w, history, x, rows, results);
+    load_share<Bits>(p, ActivationGroupShare(p, chunk + 1), w, history);
     __syncthreads();
     const int x_groups = min(of_chunk, p.groups - chunk * of_chunk);
     const float* const mine = results + thread;  // [m][16]

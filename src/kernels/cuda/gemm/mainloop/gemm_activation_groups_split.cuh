@@ -91,6 +91,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kSums* Tile::kRowTiles >
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   const int stages = (p.k_blocks + Tile::kKWarps - 1) / Tile::kKWarps;
+  static_assert(Tile::kBits != kTrellis);  // a warp has not the blocks of K one after the other
+  RowHistory<Tile::kBits> history[Tile::kRowTiles];
   ActivationGroupOutputs<Tile> outputs;
   const auto parts = [&](int s) { return reinterpret_cast<float*>(shared + Tile::kEnd + s % 2 * Tile::kPartsOfStage); };
   const auto add = [&](int s) {
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kSums* Tile::kRowTiles >
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t a[Tile::kRowTiles][8];
-      lane.decode_batch(p.table, shared + (stage - base), batch, a);
+      lane.decode_batch(p.table, shared + (stage - base), batch, history, a);
 #pragma unroll
       for (int step = 2 * batch; step < 2 * batch + 2; ++step) {
         if (step % Tile::kPerScale == 0)

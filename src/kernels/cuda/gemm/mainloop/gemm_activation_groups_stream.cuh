@@ -121,6 +121,12 @@ struct StreamWeights {
 #pragma unroll
         for (int q = 0; q < S::kRowTiles; ++q)
           copy(at + (v * S::kRowTiles + q) * 32 * S::kCopy, from + v * kRun + q * 32 * S::kCopy);
+      if constexpr (S::kBits == kTrellis)  // of the last lane of the quad in the batch before, which ends a block
+        if (lane % 4 == 0 && item.round * kStreamWarps + warp > 0)
+#pragma unroll
+          for (int q = 0; q < S::kRowTiles; ++q)
+            copy(at - lane * S::kCopy + S::kWordBytes + (8 * q + lane / 4) * S::kCopy,
+                 from - kPanelPacks * Order::kPackBytes + kRun + (32 * q + 3) * S::kCopy);
       const bool wanted = wants_scale(item.round * kStreamWarps + warp);
       if (wanted && lane < S::kScaleBytes / 16)
         copy_16(scales_to + scale_slot * (kStreamWarps * S::kScaleBytes), scales_from);
@@ -132,10 +138,16 @@ struct StreamWeights {
     item.next(rounds);
     if (item.round == 0) begin_tile();
   }
-  /// Operands of a warp's row tile q of the block of K in a slot.
-  static __device__ __forceinline__ void decode_block(const uint32_t (&table)[4], const uint8_t* block, int lane, int q,
-                                                      StreamOperands<S>& to) {
+  /// Operands of a warp's row tile q of the block of K in a slot, a row's first one or another. All lanes.
+  static __device__ __forceinline__ void decode_block(const uint32_t (&table)[4], const uint8_t* block, bool begins,
+                                                      int lane, int q, StreamOperands<S>& to) {
     constexpr int kVectors = S::kLaneBytes / S::kCopy;
+    RowHistory<S::kBits> history;
+    if constexpr (S::kBits == kTrellis)
+      if (!begins && lane % 4 == 0) {
+        const uint2 u = *reinterpret_cast<const uint2*>(block + S::kWordBytes + (8 * q + lane / 4) * S::kCopy);
+        history = {{u.x, u.y}};
+      }
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t w[Order::kLaneWords];
@@ -151,9 +163,9 @@ struct StreamWeights {
         }
       }
       if constexpr (S::kParts == 2)
-        decode_int8_parts<S::kBits>(w, table, to.a[batch]);
+        decode_int8_parts<S::kBits>(w, table, history, to.a[batch]);
       else
-        decode_int8<S::kBits>(w, table, to.a[batch][0]);
+        decode_int8<S::kBits>(w, table, history, to.a[batch][0]);
     }
   }
 };
@@ -267,7 +279,7 @@ struct StreamWarp {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kWeightSlots - 1) : "memory");
       barrier_wait(barriers.x(warp, x_slot), x_phase);
       const bool there = item.round * kStreamWarps + warp < p.k_blocks;
-      if (S::kBits == kTable && item.round == 0) {
+      if ((S::kBits == kTable || S::kBits == kTrellis) && item.round == 0) {
         int row0;
         const ActivationGroupStreamPart& part_of_tile = stream_part<S>(p, item.tile, &row0);
 #pragma unroll
@@ -276,8 +288,8 @@ struct StreamWarp {
       StreamOperands<S> a[S::kRowTiles];
 #pragma unroll
       for (int q = 0; q < S::kRowTiles; ++q)
-        StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes, lane, q,
-                                       a[q]);
+        StreamWeights<S>::decode_block(table, shared + (warp * S::kWeightSlots + slot) * S::kWeightBytes,
+                                       item.round == 0 && warp == 0, lane, q, a[q]);
 #pragma unroll
       for (int pair = 0; pair < S::kPairs; ++pair) {
         barrier_wait(barriers.empty(part), part_phase);

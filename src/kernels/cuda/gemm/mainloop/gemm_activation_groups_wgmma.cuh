@@ -25,6 +25,8 @@ struct ActivationGroupWarpgroup {
   int d[2][kSums];  // sums of an activation group, of both halves of the tokens
   float part[2][kSums] = {}, acc[2][kSums] = {};
   uint32_t words[Order::kLaneWords], a[2][4];
+  RowHistory<Tile::kBits> history;
+  TrellisIndices indices;  // kTrellis: of the words
   float4 x_scales[kTokens / 16];
   int lane, group = 0, x_group = 0, left = 0;  // left: activation groups until a scale's group ends
 
@@ -38,8 +40,12 @@ struct ActivationGroupWarpgroup {
       a[step % 2][0] = v.x, a[step % 2][1] = v.y, a[step % 2][2] = v.z, a[step % 2][3] = v.w;
     } else {
       if (step % 2 == 0) load_words<Order>(pack, step / 2, lane128, words);
+      if constexpr (Tile::kBits == kTrellis) {
+        if (step % 2 == 0) indices.decode(words, history);
+        return indices.look_up(p.table, step % 2, a[step % 2]);
+      }
       uint32_t both[8];
-      decode_int8<Tile::kBits>(words, p.table, both);
+      decode_int8<Tile::kBits>(words, p.table, history, both);
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[step % 2][i] = both[4 * (step % 2) + i];
     }
@@ -95,6 +101,7 @@ struct ActivationGroupWarpgroup {
   /// A tile, whose first block of K is in stage s.
   __device__ __forceinline__ void begin(int s) {
     group = x_group = 0, left = p.per_scale;
+    history = {};
     clear(acc);
     if (Tile::kPerScale == 0) clear(part);
     barrier_wait(stages.full(s), s / Tile::kStages & 1);

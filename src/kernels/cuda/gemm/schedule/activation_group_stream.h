@@ -14,7 +14,7 @@ struct ActivationGroupStreamPart {
   const float *scales, *bias;
   void* y;
   int64_t ldy;
-  uint32_t table[2][4];         // kTable: stored_order() and split_table()
+  uint32_t table[2][4];         // table_in_order(), and split_table() for kTable
   int n, n_padded, first_tile;  // of all parts' tiles
 };
 
@@ -40,8 +40,10 @@ struct ActivationGroupStreamOf {
   static_assert(kPerScale == 0 ? kRowTiles == 1 : 4 % kPerScale == 0);
 
   // Weights: blocks of K of a warp. A lane copies and reads the same bytes, kCopy at once and kLaneBytes of a batch.
+  // Behind them are the words of a trellis that the block's first codes follow, of each quad.
   static constexpr int kLaneBytes = 4 * stored_width(kBits), kCopy = kLaneBytes < 16 ? kLaneBytes : 16;
-  static constexpr int kWeightBytes = 2 * kRowTiles * 32 * kLaneBytes;
+  static constexpr int kWordBytes = 2 * kRowTiles * 32 * kLaneBytes,
+                       kWeightBytes = kWordBytes + (kBits == kTrellis ? kRowTiles * 8 * kLaneBytes : 0);
   static constexpr int kWide = kBits == 8 ? 2 : 1;
   static constexpr int kWeightSlots = (kRowTiles * kPairs == 1   ? (kPerScale == 0 && stored_width(kBits) == 4 ? 8 : 12)
                                        : kRowTiles * kPairs == 4 ? 4
@@ -73,7 +75,8 @@ struct ActivationGroupStreamKernel {
   bool whole;
   ActivationGroupKernel kernel;
 };
-inline constexpr int kStreamInstances = 56;
-extern const ActivationGroupStreamKernel kActivationGroupStreams[kStreamInstances];
+inline constexpr int kStreamInstances = 14;  // of a stored width
+extern const ActivationGroupStreamKernel kActivationGroupStreams[4 * kStreamInstances],
+    kTrellisStreams[kStreamInstances];
 
 }  // namespace lowbit::cuda

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 #include "kernels/cuda/gemm/schedule/activation_group_stream.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
@@ -10,7 +9,6 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kMostWarps = kActivationGroupSkinnyThreads / 32;
 constexpr int64_t kFewestBytes = 99 << 10;  // of shared memory of a block, on every architecture
 
 template <class T>
@@ -44,6 +42,7 @@ constexpr Microseconds kMicroseconds[][3] = {
 std::span<const ActivationGroupKernel> kernels_of(int bits) {
   constexpr size_t kAll = kActivationGroupInstances;
   if (bits == kTable) return {kActivationGroupsTable, kActivationGroupTableInstances};
+  if (bits == kTrellis) return {kActivationGroupsTrellis, kActivationGroupTableInstances};
   return bits == 2   ? std::span{kActivationGroupsBits2, kAll}
          : bits == 4 ? std::span{kActivationGroupsBits4, kAll}
          : bits == 8 ? std::span{kActivationGroupsBits8, kAll}
@@ -54,8 +53,10 @@ const ActivationGroupKernel* find_stream_kernel([[maybe_unused]] int bits, [[may
                                                 [[maybe_unused]] const ActivationGroupArgs& args) {
 #if defined(LOWBIT_WGMMA)
   const bool whole = args.whole_sums != 0 && args.per_scale > 1;
+  const std::span<const ActivationGroupStreamKernel> all =
+      bits == kTrellis ? std::span<const ActivationGroupStreamKernel>{kTrellisStreams} : kActivationGroupStreams;
   for (const int wanted : {args.per_scale, 0})
-    for (const ActivationGroupStreamKernel& k : kActivationGroupStreams)
+    for (const ActivationGroupStreamKernel& k : all)
       if (k.bits == bits && k.whole == whole && k.kernel.tile == tile && k.kernel.per_scale == wanted) return &k.kernel;
 #endif
   return nullptr;
@@ -88,19 +89,6 @@ const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGr
   };
   const auto* const exact = with(tile == ActivationGroupTile::kSkinny ? args.whole_groups : args.per_scale);
   return exact != nullptr ? exact : with(0);
-}
-
-void cut_activation_groups_skinny(ActivationGroupArgs& args) {
-  // Two activation groups to a batch: so many batches hold whole groups.
-  const int step = args.per_scale / std::gcd(args.per_scale, 2), batches = ceil_div(args.k, 64);
-  args.whole_groups = step <= kActivationGroupSkinnyBatches ? 1 : 0;
-  const int align = args.whole_groups != 0 ? step : 1, most = kActivationGroupSkinnyBatches / align * align;
-  args.warp_batches = std::min(most, ceil_div(ceil_div(batches, kMostWarps), align) * align);
-  args.depth = std::min(kMostWarps, ceil_div(batches, args.warp_batches));
-}
-
-int activation_group_skinny_threads(const ActivationGroupArgs& args) {
-  return std::max(32 * args.depth, ceil_div(16 * std::min(args.m, kActivationGroupSkinnyTokens), 32) * 32);
 }
 
 ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int arch, int processors,

@@ -74,7 +74,7 @@ struct ActivationGroupKernel {
 };
 
 extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBits4[], kActivationGroupsBits8[],
-    kActivationGroupsTable[];
+    kActivationGroupsTable[], kActivationGroupsTrellis[];
 
 /// Null where there is none for so many stored bits. `args`: per_scale and whole_groups are set.
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,

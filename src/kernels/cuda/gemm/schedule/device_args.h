@@ -38,7 +38,7 @@ struct GemmArgs {
   int step_blocks, warp_steps, warp_groups, sums_at, x_at, weights_at;
   // gemm_split_k.cuh: blocks of K of a warpgroup and of a group; byte positions, beside weights_at
   int depth_blocks, group_blocks, scales_at, parts_at, barriers_at;
-  uint32_t table[4];  // kTable: the bytes
+  uint32_t table[4];  // kTable, kTrellis: the bytes
 };
 
 }  // namespace lowbit::cuda

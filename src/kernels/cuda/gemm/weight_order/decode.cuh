@@ -4,12 +4,13 @@
 
 #include "kernels/cuda/gemm/primitives/operands.cuh"
 #include "kernels/cuda/gemm/weight_order/fragment_order.h"
+#include "kernels/cuda/gemm/weight_order/trellis_decode.cuh"
 
 namespace lowbit::cuda {
 
 /// Sums are 2^kFactor times too large (decode()).
 template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable || Bits == kE4m3 ? 0 : 8 - Bits;
+inline constexpr int kFactor = Bits == kTwoPlanes || Bits == kTable || Bits == kTrellis || Bits == kE4m3 ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `pack` in shared or global memory.
 template <class Order>
@@ -108,7 +109,6 @@ __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_z
 /// sums in scale_accumulate_*(), exactly. Halves: the values.
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
-  using Order = FragmentOrder<Bits, kXBytes<X>>;
   if constexpr (Bits == kTwoPlanes) {  // +1 or -1 or 0 in each byte: positive | 255 * negative
     const uint32_t negative = w[1] & ~w[0];
 #pragma unroll
@@ -121,30 +121,18 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
   }
 }
 
-/// Four bytes of eight by the indices in the low half of `codes`, or their signs where a fourth bit is set.
-/// __byte_perm() clears that bit first, which takes an instruction.
-__device__ __forceinline__ uint32_t looked_up_or_sign(uint32_t low, uint32_t high, uint32_t codes) {
-  uint32_t bytes;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(codes));
-  return bytes;
-}
-/// Four bytes of a table of sixteen: those with the indices in the low half of `codes`, of which the fourth bits choose
-/// between its halves (`high`: a selector that does so).
-__device__ __forceinline__ uint32_t looked_up(const uint32_t (&table)[4], uint32_t codes, uint32_t high) {
-  return looked_up_or_sign(looked_up_or_sign(table[0], table[1], codes), looked_up_or_sign(table[2], table[3], codes),
-                           high);
-}
-
-/// decode() of weights for int8 activations. table: kTable alone, stored_order().
+/// decode() of weights for int8 activations, batch by batch of a row. table: table_in_order(). All lanes.
 template <int Bits>
-__device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], uint32_t* a) {
+__device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&table)[4], RowHistory<Bits>& history,
+                                            uint32_t* a) {
   if constexpr (Bits == kTable) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t codes = w[i] & 0x77777777u, high = (w[i] >> 1 & 0x44444444u) | 0x32103210u;
-      a[2 * i] = looked_up(table, codes, high);
-      a[2 * i + 1] = looked_up(table, codes >> 16, high >> 16);
-    }
+    for (int i = 0; i < 4; ++i) look_up_halves(table, w[i] & 0x77777777u, half_selector(w[i] >> 1), a + 2 * i);
+  } else if constexpr (Bits == kTrellis) {
+    TrellisIndices indices;
+    indices.decode(w, history);
+    indices.look_up(table, 0, a);
+    indices.look_up(table, 1, a + 4);
   } else {
     decode<GemmActivation::kInt8, Bits>(w, 0, a);
   }
@@ -153,20 +141,20 @@ __device__ __forceinline__ void decode_int8(const uint32_t* w, const uint32_t (&
 /// Operands whose products are added: two for a table.
 template <int Bits>
 inline constexpr int kInt8Parts = Bits == kTable ? 2 : 1;
-/// decode_int8() in parts. halves: kTable alone, split_table(): seven instructions for eight weights where
-/// decode_int8() takes eleven, and a product more for sixteen.
+/// decode_int8() in parts. table: split_table() for kTable: seven instructions for eight weights where decode_int8()
+/// takes eleven, and a product more for sixteen.
 template <int Bits>
-__device__ __forceinline__ void decode_int8_parts(const uint32_t* w, const uint32_t (&halves)[4],
-                                                  uint32_t (&a)[kInt8Parts<Bits>][8]) {
+__device__ __forceinline__ void decode_int8_parts(const uint32_t* w, const uint32_t (&table)[4],
+                                                  RowHistory<Bits>& history, uint32_t (&a)[kInt8Parts<Bits>][8]) {
   if constexpr (Bits == kTable) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t codes = i % 2 == 0 ? w[i / 2] : w[i / 2] >> 16;
-      a[0][i] = looked_up_or_sign(halves[0], halves[1], codes);
-      a[1][i] = looked_up_or_sign(halves[2], halves[3], ~codes);
+      const uint32_t codes = i % 2 == 0 ? w[i / 2] : upper_half(w[i / 2]);
+      a[0][i] = pick_bytes(table[0], table[1], codes);
+      a[1][i] = pick_bytes(table[2], table[3], ~codes);
     }
   } else {
-    decode<GemmActivation::kInt8, Bits>(w, 0, a[0]);
+    decode_int8<Bits>(w, table, history, a[0]);
   }
 }
 

@@ -24,16 +24,18 @@ constexpr LOWBIT_HD int64_t pack_index(int64_t pack, int64_t block, int64_t bloc
 }
 
 /// In place of a width: ternary values as two planes, a word of the positive ones and one of those that are not zero;
-/// stored indices of a table (kernels/cuda_lookup.h), those of a register side by side; and codes of E4M3.
-inline constexpr int kTwoPlanes = 3, kTable = 5, kE4m3 = 9;
+/// stored indices of a table of bytes (kernels/cuda_lookup.h), those of a register side by side; stored codes of two
+/// bits on a trellis, which become such indices (trellis_decode.cuh), as two planes, a word each; and codes of E4M3.
+inline constexpr int kTwoPlanes = 3, kTable = 5, kTrellis = 6, kE4m3 = 9;
 constexpr LOWBIT_HD int stored_width(int bits) {
-  return bits == kTwoPlanes ? 2 : bits == kTable ? 4 : bits == kE4m3 ? 8 : bits;
+  return bits == kTwoPlanes || bits == kTrellis ? 2 : bits == kTable ? 4 : bits == kE4m3 ? 8 : bits;
 }
 
 /// Where code `field` of word `word` of a pack belongs, for codes of Bits bits and x elements of XBytes bytes.
 template <int Bits, int XBytes>
 struct FragmentOrder {
-  static_assert((XBytes == 1 && (Bits == 2 || Bits == kTwoPlanes || Bits == 4 || Bits == kTable || Bits == 8)) ||
+  static_assert((XBytes == 1 &&
+                 (Bits == 2 || Bits == kTwoPlanes || Bits == 4 || Bits == kTable || Bits == kTrellis || Bits == 8)) ||
                 (XBytes == 2 && (Bits == 2 || Bits == 4 || Bits == 8 || Bits == kE4m3)));
   static constexpr int kBits = Bits, kWidth = stored_width(Bits);
   static constexpr int kPackK = 128 / XBytes;         // columns of a pack
@@ -78,6 +80,13 @@ struct FragmentOrder {
   static constexpr LOWBIT_HD Element plane_element(int word, int bit) {
     const int batch = word / (kPackLanes * kLaneWords), lane128 = word / kLaneWords % kPackLanes;
     const Position at = position(batch, lane128, bit % 8, bit / 8);
+    return {at.row, at.k, bit};
+  }
+  /// A trellis: bit 16 h + 4 i + j of both words is of byte i of register 2 j + h, so of the columns 16 j + 4 t + i of
+  /// row h of the lane. A nibble holds four runs of four columns at the same place of each.
+  static constexpr LOWBIT_HD Element trellis_element(int word, int bit) {
+    const int batch = word / (kPackLanes * kLaneWords), lane128 = word / kLaneWords % kPackLanes;
+    const Position at = position(batch, lane128, 2 * (bit % 4) + bit / 16, bit / 4 % 4);
     return {at.row, at.k, bit};
   }
 };

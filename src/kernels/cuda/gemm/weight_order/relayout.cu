@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm/weight_order/fragment_order.h"
 #include "kernels/cuda/gemm/weight_order/integer_value.cuh"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
+#include "kernels/cuda/gemm/weight_order/trellis_order.h"
 #include "kernels/cuda_lookup.h"
 
 namespace lowbit::cuda {
@@ -23,6 +24,8 @@ __device__ __forceinline__ typename FragmentOrder<Bits, XBytes>::Element element
   using Order = FragmentOrder<Bits, XBytes>;
   if constexpr (Bits == kTwoPlanes) {
     return Order::plane_element(word, field);
+  } else if constexpr (Bits == kTrellis) {
+    return Order::trellis_element(word, field);
   } else {
     return Order::element(word, field);
   }
@@ -39,6 +42,7 @@ __device__ FieldPosition position_of(int bits, int word, int field) {
   if constexpr (XBytes == 1) {
     if (bits == kTwoPlanes) return at(element_in<kTwoPlanes, XBytes>(word, field));
     if (bits == kTable) return at(element_in<kTable, XBytes>(word, field));
+    if (bits == kTrellis) return at(element_in<kTrellis, XBytes>(word, field));
   }
   return at(element_in<4, XBytes>(word, field));
 }
@@ -57,8 +61,8 @@ __global__ void relayout(const Order o, Rows rows, int64_t k_blocks, int64_t wor
   const int64_t index = w / o.pack_words, panel = index / (kPanelPacks * k_blocks);
   const int64_t n0 = panel * kPanelRows + index % kPanelPacks * kPackRows;
   const int64_t k0 = index / kPanelPacks % k_blocks * o.pack_k;
-  const int in_pack = int(w % o.pack_words), width = stored_width(o.stored.bits),
-            fields = o.stored.bits == kTwoPlanes ? 32 : 32 / width;
+  const bool planes = o.stored.bits == kTwoPlanes || o.stored.bits == kTrellis;
+  const int in_pack = int(w % o.pack_words), width = stored_width(o.stored.bits), fields = planes ? 32 : 32 / width;
   const uint32_t mask = 0xffffffffu >> (32 - width);
   uint32_t word = 0;
 #pragma unroll 1
@@ -67,7 +71,9 @@ __global__ void relayout(const Order o, Rows rows, int64_t k_blocks, int64_t wor
         o.int8 ? position_of<1>(o.stored.bits, in_pack, field) : position_of<2>(o.stored.bits, in_pack, field);
     const int64_t n = n0 + at.row, k = k0 + at.k;
     const int value = n < rows.n && k < rows.k ? integer_value(o.format, rows.codes + n * rows.row_bytes, k) : 0;
-    if (o.stored.bits == kTwoPlanes) {
+    if (o.stored.bits == kTrellis) {
+      word |= uint32_t(trellis_planes(unsigned(value)) >> in_pack % 2 & 1) << at.shift;
+    } else if (o.stored.bits == kTwoPlanes) {
       word |= uint32_t(in_pack % 2 == 0 ? value > 0 : value != 0) << at.shift;
     } else {
       const int code = o.stored.bits == kTable ? stored_index(value) : o.int8 ? value : value + o.stored.zero;
@@ -145,7 +151,9 @@ GemmStatus relayout_weights(FormatId format, GemmActivation activation, const ui
   const bool int8 = activation == GemmActivation::kInt8;
   const int pack_k = int8 ? 128 : 64;
   const StoredBits stored = stored_bits(format, activation);
-  const Order order = {format, stored, int8, pack_k, kPackRows * pack_k * stored_width(stored.bits) / 32};
+  // Codes on a trellis are packed as those of two bits are.
+  const Order order = {stored.bits == kTrellis ? FormatId::kCodebook2 : format, stored, int8, pack_k,
+                       kPackRows * pack_k * stored_width(stored.bits) / 32};
   relayout<<<unsigned((words + 255) / 256), 256, 0, stream>>>(
       order, {codes, row_stride_bytes, n, k}, (k + pack_k - 1) / pack_k, words, static_cast<uint32_t*>(tiles));
   return cudaPeekAtLastError() == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError;

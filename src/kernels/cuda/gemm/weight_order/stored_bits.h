@@ -12,14 +12,16 @@ namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 struct StoredBits {
-  int bits;  // 2, 4, 8, kTwoPlanes, kTable or kE4m3; 0: not served
+  int bits;  // 2, 4, 8, kTwoPlanes, kTable, kTrellis or kE4m3; 0: not served
   int zero;  // the stored code of value 0 for f16 and bf16; int8 activations store two's complement
 };
 
 template <class F, bool Int8>
 constexpr StoredBits stored_bits_of() {
   using C = typename F::Codec;
-  if constexpr (C::kKind == CodecKind::kTable) {
+  if constexpr (OnTrellis<F>) {
+    return {Int8 && F::Packing::kStoredBits == 2 ? kTrellis : 0, 0};
+  } else if constexpr (C::kKind == CodecKind::kTable) {
     return {Int8 ? kTable : 0, 0};
   } else if constexpr (C::kKind == CodecKind::kFloat) {
     return {Int8 ? 0 : kE4m3, 0};

@@ -10,11 +10,17 @@ namespace lowbit::cuda {
 /// Shared memory is NaN until a block has written it.
 #define LOWBIT_DYNAMIC_SHARED(name)            \
   alignas(128) static uint8_t name[227 << 10]; \
+  shared_memory = name;                        \
   if (threadIdx.x == 0) std::memset(name, 0xff, sizeof(name))
+inline uint8_t* shared_memory = nullptr;
+inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - shared_memory);
+}
 
 inline void let_successor_start() {}
 inline void wait_for_predecessor() {}
 inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from, 16); }
+inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(shared_memory + to, from, 16); }
 inline void wait_for_all_copies() {}
 
 }  // namespace lowbit::cuda
