@@ -36,7 +36,7 @@ Cut cut_few(const Fp8Gemm& g, int64_t processors) {
   return {.p = 128, .q = 64};
 }
 
-/// What takes the least time: rounds of tiles, of which the last one takes half its time however few tiles it has.
+/// The tile of the least time: rounds of tiles, of which the last one takes half a round however few tiles it has.
 Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   struct Shape {
     int p, q;
