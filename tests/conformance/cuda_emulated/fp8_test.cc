@@ -8,8 +8,9 @@
 #include "kernels/cuda/status.h"
 
 namespace lowbit::cuda {
+int g_processors = 1;
 cudaError_t current_device(Device* device) {
-  *device = {.processors = 1, .shared_bytes = 227 << 10, .arch = 80};
+  *device = {.processors = g_processors, .shared_bytes = 227 << 10, .arch = 80};
   return cudaSuccess;
 }
 cudaError_t allow_shared(const void*, const Device&) { return cudaSuccess; }
@@ -19,11 +20,11 @@ Status check_cuda(cudaError_t error, const char* where) {
 }  // namespace lowbit::cuda
 
 #include "kernels/cuda/fp8/gemm_mma.h"
+#include "kernels/cuda/fp8/gemm_wgmma.cc"
 #include "kernels/cuda/fp8/quantize.cu"
 
 namespace lowbit::cuda {
 /// No tensor cores on fibers.
-bool gemm_fp8_wgmma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 cudaError_t fp8::launch_mma_halves(const DeviceGemm&, const Fp8Groups&, const Device&, cudaStream_t) {
   return cudaErrorInvalidConfiguration;
@@ -52,8 +53,38 @@ TEST(Fp8OnFibers, Quantize) {
   check_quantize({50, 904, 1, 128, Fp8Element::kBf16, Before::kGate, true, false, true, true}, 3);
   check_quantize({50, 644, 1, 128, Fp8Element::kF16, Before::kGate, false, true, false, true}, 4);
   check_quantize_normed(20);
+  cuda::g_processors = 12;  // few rows: in parts
+  check_quantize_normed(20);
+  cuda::g_processors = 1;
   for (const int64_t rows : {2, 40})  // norms that are not finite, beside columns that are not there
     check_quantize({rows, 904, 1, 128, Fp8Element::kBf16, Before::kNorm, false, false, true, true}, 5);
+}
+
+/// The fastest tile by a card's times, docs/lab/gpu-fp8.md.
+TEST(Fp8OnFibers, TilesOfManyRows) {
+  struct Choice {
+    int64_t m, n, k;
+    int p, q;
+  };
+  for (const Choice& c : {Choice{512, 2112, 7168, 128, 64},
+                          {512, 4096, 7168, 128, 128},
+                          {512, 7168, 2048, 128, 128},
+                          {512, 8192, 8192, 256, 128},
+                          {512, 24576, 1536, 256, 128},
+                          {2048, 2112, 7168, 128, 144},
+                          {2048, 4096, 7168, 256, 128},
+                          {2048, 7168, 2048, 128, 128},
+                          {2048, 8192, 8192, 256, 128},
+                          {2048, 16384, 1024, 256, 128},
+                          {2048, 24576, 1536, 256, 128},
+                          {4096, 2112, 7168, 128, 192},
+                          {4096, 7168, 2048, 256, 128},
+                          {4096, 24576, 1536, 256, 128}}) {
+    Fp8Gemm g;
+    g.m = c.m, g.n = c.n, g.k = c.k;
+    const auto cut = cuda::fp8::choose_cut(g, {.processors = 132});
+    EXPECT_TRUE(cut.p == c.p && cut.q == c.q) << c.m << " " << c.n << " " << c.k << ": " << cut.p << " x " << cut.q;
+  }
 }
 
 /// x / scale in two instructions next to the numbers between two codes, which have five bits: the division's codes.

@@ -197,19 +197,21 @@ NormedShape shape_of_teams(int64_t columns, const Device& device) {
   const int64_t blocks = 2 * teams(2) > teams(1) ? 2 : 1;
   return {.team = kTeam, .teams = teams(blocks), .at_once = blocks};
 }
+/// Each part's thread block adds up all squares of its row, so a row has no more parts than half of the multiprocessors
+/// have room for.
 NormedShape shape_of_parts(const Fp8Quant& q, const Device& device) {
-  constexpr int64_t kStep = 4 * kNormSums, kBlocks = 3;  // thread blocks of a multiprocessor, about
+  constexpr int64_t kStep = 4 * kNormSums;
   const int64_t most = (q.columns + kStep - 1) / kStep,
-                parts = std::clamp<int64_t>(kBlocks * device.processors / q.rows, 1, most);
+                parts = std::clamp<int64_t>(device.processors / (2 * q.rows), 1, most);
   return {.part = (most + parts - 1) / parts * kStep};
 }
 NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
-  constexpr int64_t kFewRows = 4;  // of a multiprocessor
-  if (q.rows >= kFewRows * device.processors) {
+  constexpr int64_t kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
+  if (q.rows >= kRowsForWarps * device.processors)
     if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
       return shape;
+  if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
-  }
   return shape_of_parts(q, device);
 }
 
