@@ -299,6 +299,7 @@ class Recover(CliTest):
         for grids, lr, wanted in (([two, three], 1.4e-3, (1.4e-3, 8e-4)), ([three], 6e-4, (1.05e-3, 6e-4))):
             for grid, rate in zip((two, three), wanted):
                 self.assertAlmostEqual(rates(grids, lr)(grid), rate, places=9)
+        self.assertEqual([rates([two, three], None, 2.0)(grid) for grid in (two, three)], [1.4e-3, 8e-4])
 
     def test_scales_and_norms_have_rates_of_their_own(self):
         import numpy as np

@@ -22,10 +22,10 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def rates(grids, lr: float | None):
+def rates(grids, lr: float | None, times: float = 1.0):
     """grid -> peak rate of latent weights: `lr` for those of the fewest levels among `grids`, less for others as in
-    RATES; without `lr` RATES as they are."""
-    factor = lr / max(map(rate_of, grids), default=1.0) if lr else 1.0
+    RATES; without `lr` RATES times `times`."""
+    factor = lr / max(map(rate_of, grids), default=1.0) if lr else times
     return lambda grid: factor * rate_of(grid)
 
 
