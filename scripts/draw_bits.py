@@ -100,11 +100,10 @@ def readme_figure() -> dict:
     presets = json.loads((ROOT / "bench/results/presets.json").read_text())
     point = lambda r, name, measured: (r["bits_per_weight"], measured["kld_mean"], 0.0, f"{name.removesuffix('-packed')} {measured['kld_mean']:.2f}")
     alone = [point(r, r["format"], r) for r in quality["rows"] if r["fit"] == "lsq"]
-    calibrated = undominated([point(r, r["format"], r) for r in quality["rows"] if r["fit"] != "lsq" and r["ratio"] < 3])
-    of_presets = [point(r, r["preset"], r) for r in presets["rows"]]
+    written, given = ([point(r, r["preset"], r) for r in presets["rows"] if ("calib" in r) == is_given] for is_given in (False, True))
     trained = undominated([point(r, r["format"], r["recovered"]) for r in best_of_sizes(recovery) if r["recovered"]["kld_mean"]])
-    names = ("weights alone, seconds", "presets, without a text", "calibrated on WikiText", "trained on a GPU")
-    series = [{"name": name, "line": True, "marks": True, "points": [list(p) for p in points], "below": points is trained} for name, points in zip(names, (alone, of_presets, calibrated, trained))]
+    names = ("weights alone, seconds", "presets, without a text", "presets, on WikiText", "trained on a GPU")
+    series = [{"name": name, "line": True, "marks": True, "points": [list(p) for p in points], "below": points is trained} for name, points in zip(names, (alone, written, given, trained))]
     return {"name": "bits and quality", "kind": "plot", "title": f"{quality['model']}: what few bits cost", "x_label": "bits per weight of linear layers, scales included",
             "y_label": "KL divergence from the original (0: no loss)", "log_x": False, "log_y": True, "series": series}
 

@@ -80,18 +80,20 @@ def recovered(report: dict) -> str:
 
 
 def best(report: dict) -> str:
-    """The quality of each method of quantizing with about four, three and two bits: the README's table."""
+    """What weights alone give, and what training does, with about four, three and two bits: the README's table."""
     ladder = json.loads((ROOT / "bench/results/quality.json").read_text())
     lines = ["| bits/weight | format | how | perplexity / the original's | on TinyStories |", "|---|---|---|---|---|"]
     line = lambda r, how, after: lines.append(f"| {r['bits_per_weight']:.2f} | {'mixed' if r['format'].startswith('bpw') else r['format']} | {how} | {after['ratio']:.3f} | {after['tiny_ratio']:.2f} |")
-    for how, steps in (("weights alone, seconds", ("int4:lsq", "int3:lsq")),
-                       ("calibrated (`--fit asymmetric`), minutes on a CPU", ("int4:align", "int3:align", "trellis2:align", "trellis2:align:group=192,scale=double,recipe=v-early-trellis-align"))):
-        for step in steps:
-            row = next(r for r in ladder["rows"] if r["step"] == step)
-            line(row, how + ", three bits where they count" * ("recipe" in step), row)
+    for step in ("int4:lsq", "int3:lsq"):
+        row = next(r for r in ladder["rows"] if r["step"] == step)
+        line(row, "weights alone, seconds", row)
     for row in best_of_sizes(report):
         line(row, "trained, minutes on a GPU" + ", three bits where they count" * ("recipe" in row), row["recovered"])
     return "\n".join(lines) + f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included."
+
+
+def preset_name(row: dict) -> str:
+    return f"`{row['preset']}{' --calib TEXT' if 'calib' in row else ''}`"
 
 
 def presets(report: dict) -> str:
@@ -99,14 +101,16 @@ def presets(report: dict) -> str:
     rival = json.loads((ROOT / "bench/results/presets_llama_cpp.json").read_text())
     speed = json.loads((ROOT / "bench/results/presets_speed.json").read_text())
     of = {r["name"]: r for r in speed["rows"]}
-    lines = ["| `--preset` | bits/weight | size, MB | perplexity / the original's | divergence | same likeliest token | on TinyStories | on its own text | seconds | prompt, tok/s | tok/s | memory, MB |", "|---" * 12 + "|"]
+    blank = {"prefill_tok_s": None, "decode_tok_s": None, "peak_megabytes": None}
+    lines = ["| `--preset` | bits/weight | size, MB | perplexity / the original's | divergence | same likeliest token | on TinyStories | seconds | prompt, tok/s | tok/s | memory, MB |", "|---" * 11 + "|"]
     for r in report["rows"] + rival["rows"]:
-        name = f"`{r['preset']}`" if "preset" in r else f"llama.cpp {r['type']}"
+        name = preset_name(r) if "preset" in r else f"llama.cpp {r['type']}"
+        run = blank if "calib" in r else of[r.get("preset") or r["type"]]
         lines.append(f"| {name} | {r['bits_per_weight']:.2f} | {r['megabytes']:.0f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | {100 * r['top1']:.0f} % | "
-                     f"{optional(r.get('tiny_ratio'), 3)} | {optional(r.get('held_out_ratio'), 3)} | {optional(r.get('seconds'), 0)} | "
-                     "{prefill_tok_s:.0f} | {decode_tok_s:.0f} | {peak_megabytes:.0f} |".format(**of[r.get("preset") or r["type"]]))
-    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; {report['device']} and {report['host']}. "
-                              "Presets have no text but the model's own; llama.cpp's types an importance matrix of WikiText-2's training part. "
+                     f"{optional(r.get('tiny_ratio'), 3)} | {optional(r.get('seconds'), 0)} | "
+                     f"{optional(run['prefill_tok_s'], 0)} | {optional(run['decode_tok_s'], 0)} | {optional(run['peak_megabytes'], 0)} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; presets made on {report['machine']}. "
+                              "Without `--calib` they have no text but the model's own; TEXT, and what llama.cpp's importance matrix is of, is WikiText-2's training part. "
                               f"Speed and memory: {speed['machine']}, {speed['threads']} threads, 128 tokens and 64 more.")
 
 
@@ -118,7 +122,7 @@ def presets_choices(report: dict) -> str:
     first = report["rows"][0]["against"]
     lines.append(f"| the original | {percent(first, 'normalized_accuracy')} | - | {percent(first, 'accuracy')} | - |")
     for r in report["rows"]:
-        lines.append(f"| `{r['preset']}` | {percent(r, 'normalized_accuracy')} | {lost(r['normalized_difference'])} | {percent(r, 'accuracy')} | "
+        lines.append(f"| {preset_name(r)} | {percent(r, 'normalized_accuracy')} | {lost(r['normalized_difference'])} | {percent(r, 'accuracy')} | "
                      f"{lost(r['difference'])} |")
     return "\n".join(lines) + f"\n\n{report['model']}; {report['task']}; {report['machine']}."
 
