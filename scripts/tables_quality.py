@@ -110,7 +110,7 @@ def presets(report: dict) -> str:
                      f"{optional(r.get('tiny_ratio'), 3)} | {optional(r.get('seconds'), 0)} | "
                      f"{optional(run['prefill_tok_s'], 0)} | {optional(run['decode_tok_s'], 0)} | {optional(run['peak_megabytes'], 0)} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; presets made on {report['machine']}. "
-                              "Without `--calib` they have no text but the model's own; TEXT, and what llama.cpp's importance matrix is of, is WikiText-2's training part. "
+                              "Without `--calib` they have no text but the model's own; TEXT is WikiText-2's training part, and so is the text of llama.cpp's importance matrices. "
                               f"Speed and memory: {speed['machine']}, {speed['threads']} threads, 128 tokens and 64 more.")
 
 

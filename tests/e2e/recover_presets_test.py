@@ -1,23 +1,11 @@
 """python -m lowbit.recover from what `quantize --preset` makes: mixes of formats by layer. Needs torch."""
-import sys
 import unittest
 
-import cli
 import recover_test
-from cli import SOURCE, CliTest, files_below
+from cli import files_below
 
 
-@unittest.skipIf(recover_test.MISSING, f"Python packages {' and '.join(recover_test.MISSING)} are not installed")
-class RecoverPresets(CliTest):
-    recover, refused, check_decoded = recover_test.Recover.recover, recover_test.Recover.refused, recover_test.Recover.check_decoded
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        sys.path.insert(0, str(SOURCE / "python"))
-        cls.text = cls.models / "text.txt"
-        cls.text.write_text(cli.text(3000))
-
+class RecoverPresets(recover_test.RecoverCase):
     def test_layers_on_a_trellis_begin_anew_in_tables(self):
         """In as many bits, groups and scales of the same kind; those that the pattern leaves stay on the trellis."""
         import numpy as np

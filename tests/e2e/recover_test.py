@@ -17,22 +17,15 @@ QUICK = ("--tokens", "4K", "--sample", "1K", "--sequence-length", "64", "--batch
 
 
 @unittest.skipIf(MISSING, f"Python packages {' and '.join(MISSING)} are not installed")
-class Recover(CliTest):
+class RecoverCase(CliTest):
+    """A text to train on, and how to call lowbit.recover and check what it writes."""
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         sys.path.insert(0, str(SOURCE / "python"))
         cls.text = cls.models / "text.txt"
         cls.text.write_text(cli.text(3000))
-        (cls.models / "mlp.txt").write_text("mlp trellis3 scale=double fit=lsq\n")
-        cls.start = {}
-        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double", "trellis2 --fit lsq",
-                        "trellis2 --scale double --fit lsq", f"codebook2 --fit lsq --recipe {cls.models / 'mlp.txt'}"):
-            out = cls.models / options.split()[0] / str(len(cls.start))
-            out.parent.mkdir(exist_ok=True)
-            subprocess.run([cli.BINARY, "quantize", cls.hf, out, "--quiet", "--format", *options.split()], check=True,
-                           stdout=subprocess.DEVNULL, env=environment())
-            cls.start[options.partition(" --recipe")[0].replace(" --group 32", "").replace(" --group 48", "")] = out
 
     def recover(self, start, *options, code=0, teacher=None, text=None, process=False):
         """Runs it, in this process or as the module of a new one; gives stderr or, with --json, the report."""
@@ -54,31 +47,6 @@ class Recover(CliTest):
             out, errors = (stream.getvalue() for stream in streams)
         self.assertEqual(got, code, out[-500:] + errors[-2000:])
         return json.loads(out) if "--json" in options else errors
-
-    def refused(self, *arguments, **keywords):
-        error = self.recover(*arguments, code=1, **keywords)
-        self.assertRegex(error, cli.ERROR_LINE)
-        self.assertNotIn("Traceback", error)
-        return error
-
-    def token_file(self, ids):
-        import numpy as np
-        np.save(self.dir / "ids.npy", np.array(ids))
-        return self.dir / "ids.npy"
-
-    def test_a_rotated_checkpoint_is_not_compared_block_by_block(self):
-        """As `quantize --rotate` leaves it: other weights, and a note of the rotation."""
-        import numpy as np
-        from lowbit import Checkpoint, write_checkpoint
-        c = Checkpoint(self.start["int3"])
-        tensors = {n: c.weight(n) if n in c.layers else c.dense(n) for n in c.names}
-        name = "model.embed_tokens.weight"
-        tensors[name] = ("F32", np.ascontiguousarray(c.tensor(name)[:, ::-1]))
-        write_checkpoint(self.dir / "rotated", c.config, tensors, fit={"rotation": {"seed": 0}, "source_sha256": c.fit["source_sha256"]},
-                         side_files={"tokenizer.json": (c.path / "tokenizer.json").read_text()})
-        self.assertIn("rotated", self.refused(self.dir / "rotated", "-o", self.dir / "x"))
-        self.recover(self.dir / "rotated", "-o", self.dir / "x", "--method", "full", "--force")
-        self.assertEqual(self.json("verify", self.dir / "x")["problems"], [])
 
     def check_decoded(self, out):
         """lowbit decodes the file to what the Python reader does, and computes the perplexity that torch does."""
@@ -105,6 +73,46 @@ class Recover(CliTest):
             scores = (h @ weights["model.embed_tokens.weight"].T).log_softmax(-1)[:, 32:63]
             ppl = float(torch.exp(-scores.gather(-1, tokens[:, 33:, None]).mean()))
         self.assertAlmostEqual(report["ppl"] / ppl, 1, delta=2e-3)  # the runtime's cache of keys and values is f16
+
+
+class Recover(RecoverCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.models / "mlp.txt").write_text("mlp trellis3 scale=double fit=lsq\n")
+        cls.start = {}
+        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double", "trellis2 --fit lsq",
+                        "trellis2 --scale double --fit lsq", f"codebook2 --fit lsq --recipe {cls.models / 'mlp.txt'}"):
+            out = cls.models / options.split()[0] / str(len(cls.start))
+            out.parent.mkdir(exist_ok=True)
+            subprocess.run([cli.BINARY, "quantize", cls.hf, out, "--quiet", "--format", *options.split()], check=True,
+                           stdout=subprocess.DEVNULL, env=environment())
+            cls.start[options.partition(" --recipe")[0].replace(" --group 32", "").replace(" --group 48", "")] = out
+
+    def refused(self, *arguments, **keywords):
+        error = self.recover(*arguments, code=1, **keywords)
+        self.assertRegex(error, cli.ERROR_LINE)
+        self.assertNotIn("Traceback", error)
+        return error
+
+    def token_file(self, ids):
+        import numpy as np
+        np.save(self.dir / "ids.npy", np.array(ids))
+        return self.dir / "ids.npy"
+
+    def test_a_rotated_checkpoint_is_not_compared_block_by_block(self):
+        """As `quantize --rotate` leaves it: other weights, and a note of the rotation."""
+        import numpy as np
+        from lowbit import Checkpoint, write_checkpoint
+        c = Checkpoint(self.start["int3"])
+        tensors = {n: c.weight(n) if n in c.layers else c.dense(n) for n in c.names}
+        name = "model.embed_tokens.weight"
+        tensors[name] = ("F32", np.ascontiguousarray(c.tensor(name)[:, ::-1]))
+        write_checkpoint(self.dir / "rotated", c.config, tensors, fit={"rotation": {"seed": 0}, "source_sha256": c.fit["source_sha256"]},
+                         side_files={"tokenizer.json": (c.path / "tokenizer.json").read_text()})
+        self.assertIn("rotated", self.refused(self.dir / "rotated", "-o", self.dir / "x"))
+        self.recover(self.dir / "rotated", "-o", self.dir / "x", "--method", "full", "--force")
+        self.assertEqual(self.json("verify", self.dir / "x")["problems"], [])
 
     def test_blocks_and_full_lower_the_divergence(self):
         out = self.dir / "out"
