@@ -14,17 +14,21 @@ import numpy as np
 from .errors import LowbitError, parts_of_line
 
 
+def find_program(given=None) -> str:
+    """The lowbit program: the given one, or the one beside this Python, where pip puts it, or in PATH."""
+    beside = None if given else shutil.which("lowbit", path=os.path.dirname(sys.executable))
+    found = beside or shutil.which(str(given or "lowbit"))
+    if found is None:
+        raise LowbitError("lowbit", f"no program '{given or 'lowbit'}'", "the command line, to tokenize texts",
+                          "--lowbit build/release/bin/lowbit, or give token ids as .npy files")
+    return found
+
+
 class Tokenizer:
-    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it beside this
-    Python, where pip puts it, then in PATH."""
+    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None: find_program's."""
 
     def __init__(self, model, binary=None):
-        beside = None if binary else shutil.which("lowbit", path=os.path.dirname(sys.executable))
-        self.model, self.binary = str(model), beside or shutil.which(str(binary or "lowbit"))
-        if self.binary is None:
-            raise LowbitError("lowbit", f"no program '{binary or 'lowbit'}'", "the command line, to tokenize texts",
-                              "--lowbit build/release/bin/lowbit, or give token ids as .npy files")
-        self._prefix = None
+        self.model, self.binary, self._prefix = str(model), find_program(binary), None
 
     def _ids(self, *arguments) -> list[int]:
         return self._run(*arguments)["ids"]

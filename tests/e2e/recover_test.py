@@ -48,6 +48,12 @@ class RecoverCase(CliTest):
         self.assertEqual(got, code, out[-500:] + errors[-2000:])
         return json.loads(out) if "--json" in options else errors
 
+    def refused(self, *arguments, **keywords):
+        error = self.recover(*arguments, code=1, **keywords)
+        self.assertRegex(error, cli.ERROR_LINE)
+        self.assertNotIn("Traceback", error)
+        return error
+
     def check_decoded(self, out):
         """lowbit decodes the file to what the Python reader does, and computes the perplexity that torch does."""
         import numpy as np
@@ -88,12 +94,6 @@ class Recover(RecoverCase):
             subprocess.run([cli.BINARY, "quantize", cls.hf, out, "--quiet", "--format", *options.split()], check=True,
                            stdout=subprocess.DEVNULL, env=environment())
             cls.start[options.partition(" --recipe")[0].replace(" --group 32", "").replace(" --group 48", "")] = out
-
-    def refused(self, *arguments, **keywords):
-        error = self.recover(*arguments, code=1, **keywords)
-        self.assertRegex(error, cli.ERROR_LINE)
-        self.assertNotIn("Traceback", error)
-        return error
 
     def token_file(self, ids):
         import numpy as np
@@ -307,6 +307,7 @@ class Recover(RecoverCase):
         for grids, lr, wanted in (([two, three], 1.4e-3, (1.4e-3, 8e-4)), ([three], 6e-4, (1.05e-3, 6e-4))):
             for grid, rate in zip((two, three), wanted):
                 self.assertAlmostEqual(rates(grids, lr)(grid), rate, places=9)
+        self.assertEqual([rates([two, three], None, 2.0)(grid) for grid in (two, three)], [1.4e-3, 8e-4])
 
     def test_scales_and_norms_have_rates_of_their_own(self):
         import numpy as np

@@ -7,7 +7,7 @@ import json
 import sys
 
 from ..errors import LowbitError
-from .arguments import HelpAll, add_sampling, methods, old_name, say_renamed, size
+from .arguments import HelpAll, add_sampling, methods, old_name, pattern, say_renamed, size
 
 
 def parser(everything: bool = False) -> argparse.ArgumentParser:
@@ -34,10 +34,13 @@ def parser(everything: bool = False) -> argparse.ArgumentParser:
         p.add_argument(*names, help=help if everything else argparse.SUPPRESS, **arguments)
 
     add_sampling(p, shown=everything)
+    more("--to-tables", type=pattern, metavar="PATTERN", help="layers on a trellis with this regular expression in their names (. for all) begin anew in "
+                   "tables of the same bits, codebook2 and codebook3, whose codes are trained [codes on a trellis stay]")
     more("--text-share", type=float, default=0.3, help="part of each batch that is text, when there are samples [0.3]")
     more("--sequence-length", type=int, default=512, help="tokens of a sequence [512]")
     more("--lr", type=float, help="peak rate of latent weights or low-rank factors; in mixed checkpoints of those with the fewest "
                    "levels, others in proportion [by the number of levels]")
+    more("--lr-times", type=float, default=1.0, metavar="FACTOR", help="without --lr: the default rates of all numbers of levels times this [1]")
     more("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in proportion to their smaller size [2e-5]")
     more("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     more("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")

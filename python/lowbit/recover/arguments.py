@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
 # what a sampled sequence begins with
@@ -28,6 +29,15 @@ def methods(text: str) -> tuple:
     if not set(chosen) <= set(known) or len(set(chosen)) != len(chosen):
         raise argparse.ArgumentTypeError(f"'{text}': wanted {', '.join(known)}, or several in turn between commas")
     return chosen
+
+
+def pattern(text: str) -> str:
+    """A regular expression that layers are chosen by."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"'{text}': {error}: wanted a regular expression, such as self_attn")
+    return text
 
 
 def span(text: str, least: float = 1e-3, most: float = 100) -> tuple:

@@ -12,6 +12,7 @@ from ..llama import block, hidden_states
 
 PASS = 4  # sequences of a pass of evaluation
 LOGIT_ROWS = 4096  # positions whose logits are in memory at once
+COMPILED = 64  # forms of a function, after which the compiler gives up: by default it is 8
 SCORED = 8  # tokens whose log-probabilities are summed for the loss on scores
 MOST = 8.0  # nats of such a sum's error, beyond which the loss is linear
 RATES = ((3, 1e-3), (4, 7e-4), (8, 4e-4), (16, 1.2e-4), (256, 3e-5))  # as in blocks.py
@@ -21,10 +22,10 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def rates(grids, lr: float | None):
+def rates(grids, lr: float | None, times: float = 1.0):
     """grid -> peak rate of latent weights: `lr` for those of the fewest levels among `grids`, less for others as in
-    RATES; without `lr` RATES as they are."""
-    factor = lr / max(map(rate_of, grids), default=1.0) if lr else 1.0
+    RATES; without `lr` RATES times `times`."""
+    factor = lr / max(map(rate_of, grids), default=1.0) if lr else times
     return lambda grid: factor * rate_of(grid)
 
 
@@ -55,19 +56,28 @@ def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: fl
 
 
 class Kernels:
-    """The functions that a step is made of, compiled where asked; when compiling fails they run as they are."""
+    """The functions that a step is made of, compiled where asked; when compiling fails they run as they are.
+
+    A mix of formats has banks of as many sizes as blocks have mixes: weights are compiled once for each grid and group,
+    for any number of rows."""
 
     def __init__(self, compiled: bool, note):
         self.compiled, self.note = compiled, note
-        functions = (block, kl_and_gradient, fake_quant._forward, fake_quant._backward)
-        self.block, self.kl, *self.fake_quant = map(self._wrap, functions) if compiled else functions
+        self.block, self.kl = self._wrap(block), self._wrap(kl_and_gradient)
+        self.fake_quant = tuple(self._wrap(function, any_rows=True) for function in (fake_quant._forward, fake_quant._backward))
 
-    def _wrap(self, function):
+    def _wrap(self, function, any_rows=False):
+        if not self.compiled:
+            return function
+        torch._dynamo.config.cache_size_limit = COMPILED
         quick = torch.compile(function, dynamic=False)
         state = {"ok": True}
 
         def call(*arguments):
             if state["ok"]:
+                for tensor in arguments if any_rows else ():
+                    if isinstance(tensor, torch.Tensor):
+                        torch._dynamo.maybe_mark_dynamic(tensor, 0)
                 try:
                     return quick(*arguments)
                 except Exception as error:  # any part of the compiler may be missing on a machine

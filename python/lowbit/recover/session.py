@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -28,6 +29,7 @@ from .optimize import Clock, Optimizer
 from .plot import write_curve_png
 from .sampling import BATCH, Samples, beginnings_of, sample
 from .student import Student, Trainable, relative_error
+from .tables import in_tables
 
 # Options in which a saved state may differ and still be continued.
 # Names of options in states of earlier versions.
@@ -45,6 +47,7 @@ class Options:
     out: str
     tokens: int = 20_000_000
     method: tuple = ("blocks", "full")
+    to_tables: str | None = None
     sample: int = 4_000_000
     sample_temperature: tuple = (1.0, 1.0)
     sample_min_p: tuple = (0.0, 0.06)
@@ -55,6 +58,7 @@ class Options:
     sequence_length: int = 512
     batch: int = 16
     lr: float | None = None
+    lr_times: float = 1.0
     lr_scales: float = 2e-5
     lr_norms: float = 2e-4
     lr_end: float = 0.0
@@ -107,8 +111,6 @@ class Session:
         self.checkpoint = Checkpoint(options.checkpoint)
         teacher = open_model(options.teacher)
         self.student = Student(self.checkpoint, teacher, self.device, options.train_embedding)
-        if fixed := sum(layer.fixed is not None for layer in self.student.layers.values()):
-            self.note(f"{fixed} layers on a trellis: their codes stay, their scales are trained")
         if options.train_embedding and not self.student.tables:
             raise LowbitError(f"{self.checkpoint.path}: --train-embedding", "an embedding that is not quantized to a grid", "one in int8 or fewer bits")
         config = self.student.config
@@ -159,6 +161,7 @@ class Session:
         if state["fingerprint"] != self.fingerprint:
             self.note(f"{self.folder} is of another run: starting anew")
             return nothing
+        self.begin_tables()
         self.student.load_state(state["student"])
         self.report["stages"], self.report["before"] = state["stages"], state["before"]
         self.note(f"continuing {self.options.method[state['stage']]}" if state["stage"] < len(self.options.method) else "continuing")
@@ -182,6 +185,17 @@ class Session:
             raise Stopped(f"stopped after {self.steps_run} steps; the same command continues")
 
     # ---- stages ----
+
+    def begin_tables(self) -> None:
+        """What --to-tables asks for, once."""
+        options = self.options
+        chosen = {n: x.stored for n, x in self.student.layers.items() if x.fixed is not None and x.trains_scale and options.to_tables and re.search(options.to_tables, n)}
+        if not chosen:
+            return
+        if not self.student.same_basis or "smooth" in self.checkpoint.fit:
+            raise LowbitError(f"{self.checkpoint.path}: --to-tables", "a checkpoint that was rotated or smoothed", "one whose layers are the teacher's")
+        self.student.begin(in_tables(chosen, options.teacher, options.data, options.lowbit, options.threads), self.teacher)
+        self.note(f"{len(chosen)} layers on a trellis begin anew in tables of the same bits")
 
     def samples(self):
         """Samples of the teacher, kept in a file; None where none are asked for."""
@@ -255,7 +269,7 @@ class Session:
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature,
                             options.score_weight)
         steps = max(1, options.tokens // (options.batch * self.sequence_length))
-        lr_of = rates([bank.grid for bank in trainable.banks if bank.layers[0].name not in student.tables], options.lr)
+        lr_of = rates([bank.grid for bank in trainable.banks if bank.layers[0].name not in student.tables], options.lr, options.lr_times)
         groups = trainable.groups(lr_of, options.lr_scales, options.lr_norms, options.lr_embedding, options.decay)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
@@ -284,6 +298,9 @@ class Session:
             self.samples()  # some are held out, and measured from the beginning
         if "before" not in self.report:
             self.report["before"] = self._measure("before")
+        self.begin_tables()
+        if fixed := sum(layer.fixed is not None for layer in self.student.layers.values()):
+            self.note(f"{fixed} layers on a trellis: their codes stay, their scales are trained")
         for index in range(state["stage"], len(options.method)):
             method, here = options.method[index], index == state["stage"]
             if method == "blocks":
@@ -332,7 +349,8 @@ class Session:
                 quality[name.removesuffix(".weight")] = {"rel_error": error}
         errors = [of["rel_error"] for of in quality.values() if "rel_error" in of]
         self.report["weight_error"] = float(np.mean(errors)) if errors else None
-        recovery = {"method": list(method), "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
+        begun = {} if options.to_tables is None else {"to_tables": options.to_tables}
+        recovery = {"method": list(method), **begun, "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
                     "teacher_sha256": self.teacher_sha}
         write_checkpoint(out, c.config, tensors, fit={**c.fit, "recovery": recovery}, quality=quality, side_files=side_files(c.path),
                          overwrite=options.force)

@@ -180,14 +180,22 @@ class Student:
             if grid is None:
                 self.dense[name] = torch.from_numpy(np.array(checkpoint.tensor(name))).to(device)
                 continue
-            original = teacher.tensor(name)
-            near = self.same_basis and "smooth" not in checkpoint.fit and relative_error(original, stored.dequantize()) < 1.0
-            self.layers[name] = Layer.start(name, stored, grid, original if near else None, device)
+            self.layers[name] = Layer.start(name, stored, grid, self._original(stored, teacher.tensor(name)), device)
         self.tables = [name for name in TABLES if name in self.layers]
         missing = [n for i in range(self.config.layers) for n in (*linear_names(i), *norm_names(i)) if n not in self]
         if missing:
             raise LowbitError(checkpoint.path, f"no tensor '{missing[0]}'", "a llama's tensors")
         self.head = "lm_head.weight" if "lm_head.weight" in checkpoint.names else "model.embed_tokens.weight"
+
+    def _original(self, stored: QuantizedWeight, teacher: np.ndarray) -> np.ndarray | None:
+        """The teacher's weight, where the checkpoint has the same one."""
+        near = self.same_basis and "smooth" not in self.checkpoint.fit and relative_error(teacher, stored.dequantize()) < 1.0
+        return teacher if near else None
+
+    def begin(self, weights: dict[str, QuantizedWeight], teacher: dict) -> None:
+        """Layers anew, in other formats than the checkpoint has them in."""
+        for name, stored in weights.items():
+            self.layers[name] = Layer.start(name, stored, grid_of(stored), self._original(stored, teacher[name].cpu().numpy()), self.device)
 
     def __contains__(self, name):
         return name in self.layers or name in self.dense
