@@ -188,6 +188,9 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
     expect_same(outputs[part].back(), wanted[part], "product " + std::to_string(part));
 }
 
+/// Elements of x that a thread block has room for with any format and group; more are for other kernels.
+inline constexpr int64_t kMostStepElements = 12000;
+
 /// `trellis`: of this format alone.
 void check_int8_step_all(uint64_t cases, int64_t most_columns, bool trellis) {
   using cuda::ProductEnd;
@@ -201,7 +204,8 @@ void check_int8_step_all(uint64_t cases, int64_t most_columns, bool trellis) {
                 : std::array{FormatId::kInt2, FormatId::kInt4, FormatId::kInt8, FormatId::kCodebook4}[size_t(below(4))];
     c.end =
         std::array{ProductEnd::kStore, ProductEnd::kAdd, ProductEnd::kSilu, ProductEnd::kSquaredRelu}[size_t(below(4))];
-    c.k = 4 * (9 + below(most_columns / 4 - 8));  // two activation groups and more
+    const int64_t most = std::min(most_columns, kMostStepElements / c.m);
+    c.k = 4 * (9 + below(most / 4 - 8));  // two activation groups and more
     c.group = std::array{32, 64, 128, 256}[size_t(below(4))];
     while (c.group > c.k) c.group /= 2;  // five activation groups to a scale are for other kernels
     if (c.m == 1 && c.format != FormatId::kCodebook4 && c.format != FormatId::kTrellis2 && c.k > 256 && below(4) == 0)

@@ -44,7 +44,7 @@ TEST(Blocks, Int8Steps) {
 TEST(Blocks, TrellisSteps) {
   LOWBIT_NEEDS_GPU();
   check_int8_step_all(300, 6000, true);
-  for (const int64_t m : {1, 3, 8})
+  for (const int64_t m : {1, 3})  // of more there is no room for x
     check_int8_step({.m = m, .k = 14336, .group = 64, .n = {300}, .format = FormatId::kTrellis2}, 1);
 }
 

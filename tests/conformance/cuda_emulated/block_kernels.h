@@ -4,19 +4,7 @@
 
 #include "tests/conformance/cuda_emulated/block_fibers.h"
 // Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/status.h"
-
-namespace lowbit::cuda {
-cudaError_t current_device(Device* device) {
-  *device = {.processors = 4, .shared_bytes = 227 << 10, .arch = 80};
-  return cudaSuccess;
-}
-cudaError_t allow_shared(const void*, const Device&) { return cudaSuccess; }
-Status check_cuda(cudaError_t error, const char* where) {
-  return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
-}
-}  // namespace lowbit::cuda
+#include "tests/conformance/cuda_emulated/device_of_fibers.h"
 
 namespace {
 
