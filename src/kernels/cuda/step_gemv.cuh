@@ -257,9 +257,10 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
       slot = ((2 * (first + t) + 1) >> p.sum_shift) * 16 + 2 * g;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
+  const ShortRow row(p);
   wait_for_predecessor();
   out.fetch_before(p);
-  stage_step_gemv<kThreads>(p, product_shared, by, [&] {
+  stage_step_gemv<kThreads>(p, product_shared, row, by, [&] {
 #pragma unroll 1
     for (int i = kFirst; i < kStages; ++i) copies.next(p, own, count, of_chunk);
   });

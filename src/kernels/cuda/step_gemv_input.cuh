@@ -66,6 +66,51 @@ __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* sh
   }
 }
 
+/// Rows of at most 1,024 columns, of which a warp quantizes 128: with a norm each such warp adds up all squares itself,
+/// from loads that come with those of its own columns, and no thread waits for another one.
+inline constexpr int kShortRow = 8 * kNormSums;
+static_assert(4 * kProductThreads >= kShortRow);
+
+/// Where a thread's loads of a short row begin. Made before the wait for the row: behind it instructions cost time.
+struct ShortRow {
+  const float *own, *of_lane;
+  int own_left, lane_left;  // columns from there on
+  bool has_columns;         // of the warp
+  __device__ __forceinline__ explicit ShortRow(const ProductArgs& p) {
+    const int column = 4 * static_cast<int>(threadIdx.x), of = column % kNormSums;
+    own = p.rows + column, of_lane = p.rows + of;
+    own_left = p.k - column, lane_left = p.k - of, has_columns = column - of < p.k;
+    asm volatile("" : "+l"(own), "+l"(of_lane), "+r"(own_left), "+r"(lane_left));
+  }
+};
+
+/// All threads. `by`: the norm's columns of the thread.
+template <int kThreads, class Behind>
+__device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
+                                                   const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
+  StepGemvColumns<kThreads> v = {};
+  if (row.own_left > 0) v[0] = *reinterpret_cast<const float4*>(row.own);
+  if (p.norm != nullptr) {
+    float4 all[kShortRow / kNormSums];
+#pragma unroll
+    for (int i = 0; i < kShortRow / kNormSums; ++i) {
+      all[i] = {0, 0, 0, 0};
+      if (row.lane_left > i * kNormSums) all[i] = *reinterpret_cast<const float4*>(row.of_lane + i * kNormSums);
+    }
+    behind_loads();
+    if (!row.has_columns) return;
+    NormSums sums;
+#pragma unroll
+    for (int i = 0; i < kShortRow / kNormSums; ++i) sums.add(all[i]);
+    const float factor = sums.inverse_rms(p.k, p.eps);
+    if (row.own_left > 0) v[0] = normed(v[0], factor, by[0]);  // zeros behind, whatever factor
+  } else {
+    behind_loads();
+    if (!row.has_columns) return;
+  }
+  quantize_quads<kThreads, 1>(p, shared, 0, v);
+}
+
 /// The row into shared memory, `v` first; returns 1 / rms. All threads.
 template <int kThreads>
 __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& v) {
@@ -117,13 +162,17 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
 
 /// All threads; they meet afterwards. Codes that are copied: of one team.
 template <int kThreads, class Behind>
-__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared,
+__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                 const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
   if (p.rows != nullptr) {
-    quantize_row<kThreads>(p, shared, by, behind_loads);
+    if (p.k <= kShortRow) {
+      quantize_short_row<kThreads>(p, shared, row, by, behind_loads);
+    } else {
+      quantize_row<kThreads>(p, shared, by, behind_loads);
+    }
   } else {
     copy_product_codes(p, shared);
     for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;
