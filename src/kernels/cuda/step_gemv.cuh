@@ -251,7 +251,10 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
 #pragma unroll 1
   for (int i = 0; i < kFirst; ++i) copies.next(p, own, count, of_chunk);
   StepGemvColumns<kThreads> by = {};
-  if (p.norm != nullptr && p.rows != nullptr) load_step_gemv<kThreads>(p.norm, p.k, 0, by);
+  if (p.norm != nullptr && p.rows != nullptr) {
+    load_step_gemv<kThreads>(p.norm, p.k, 0, by);
+    if (p.k > kShortRow) pad_norm_row(reinterpret_cast<float*>(product_shared + p.rows_at), p.k, kThreads);
+  }
   StepGemvOutput out;
   if (warp == 0 && of_launch < p.tiles) out.find<kTiles>(p, of_launch);
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),

@@ -122,7 +122,7 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
 #pragma unroll 1
   for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < p.k; column += 4 * kThreads)
     *reinterpret_cast<float4*>(row + column) = *reinterpret_cast<const float4*>(p.rows + column);
-  return block_inverse_rms(row, p.k, p.eps, kThreads, reinterpret_cast<float*>(shared + p.quarters_at));
+  return block_inverse_rms<true>(row, p.k, p.eps, kThreads, reinterpret_cast<float*>(shared + p.quarters_at));
 }
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
