@@ -28,10 +28,6 @@ struct StepProducts {
   const float* norm = nullptr;  // [k]
   float eps = 0;
   ProductEnd end = ProductEnd::kStore;
-  /// Of one token, so that not all thread blocks ask for the same lines of memory: rows lies there so many times, k
-  /// floats apart, and each block reads one of them; y of the first part is stored so many times, n floats apart
-  /// (takes_copies()). Powers of two.
-  int row_copies = 1, y_copies = 1;
 };
 /// Whether step_products() takes them, room in a block and no offsets assumed: one to kMostStepRows rows, int8 with a
 /// scale per 32 columns and weights with scales of 32 to 256 or, of one token, a scale per row; 16-bit and
@@ -40,8 +36,6 @@ struct StepProducts {
 bool takes_step_products(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);
-/// Whether it stores y_copies, where takes_step_products() is true: not all kernels do. All may be given row_copies.
-bool takes_copies(const StepProducts& call);
 /// Enqueues them. Errors: what CUDA says.
 Status step_products(const StepProducts& call);
 

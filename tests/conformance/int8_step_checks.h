@@ -20,14 +20,7 @@ struct Int8StepCase {
   FormatId format = FormatId::kInt4;
   cuda::ProductEnd end = cuda::ProductEnd::kStore;
   bool norm = false, bias = false, codes = false;  // codes: x comes rounded
-  int copies = 1;                                  // of x and, where the kernel stores them, of y
 };
-
-std::vector<float> copies_of(const std::vector<float>& row, int copies) {
-  std::vector<float> all;
-  for (int i = 0; i < copies; ++i) all.insert(all.end(), row.begin(), row.end());
-  return all;
-}
 
 /// A weight's values, and its codes in fragment order.
 struct Int8StepWeight {
@@ -148,7 +141,7 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
   kernel.instance = [](const cuda::MatmulShape&) { return 0; };
   const std::vector<float> x = random_floats(rng, c.m * c.k), norm = random_floats(rng, c.k);
   const Int8StepRows rows = int8_step_rows(c, x, norm);
-  const OnDevice<float> device_x(copies_of(x, c.copies)), device_norm(norm), device_scales(rows.scales);
+  const OnDevice<float> device_x(x), device_norm(norm), device_scales(rows.scales);
   const OnDevice<int8_t> device_codes(rows.codes);
   std::vector<OnDevice<uint8_t>> tiles;
   std::vector<OnDevice<float>> factors, biases, outputs;
@@ -171,8 +164,7 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
     wanted.push_back(int8_step_sums(c, rows, w.values, scales, bias));
     if (c.end == ProductEnd::kAdd)
       for (size_t i = 0; i < before.size(); ++i) wanted.back()[i] = before[i] + wanted.back()[i];
-    tiles.emplace_back(w.tiles), factors.emplace_back(scales), biases.emplace_back(bias);
-    outputs.emplace_back(copies_of(before, c.copies));
+    tiles.emplace_back(w.tiles), factors.emplace_back(scales), biases.emplace_back(bias), outputs.emplace_back(before);
     cuda::Matmul& part = call.parts[size_t(call.count++)];
     part.w = {tiles.back().data(), 0, factors.back().data(), nullptr, nullptr, n, c.k, 32, rows.groups, per_scale};
     part.bias = c.bias ? biases.back().data() : nullptr;
@@ -186,19 +178,14 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
   if (!c.codes) call.rows = device_x.data(), call.norm = c.norm ? device_norm.data() : nullptr;
   call.eps = 1e-5f, call.end = c.end;
   ASSERT_TRUE(cuda::takes_step_products(call));
-  call.row_copies = c.copies;
-  if (c.end == ProductEnd::kAdd && call.count == 1 && cuda::takes_copies(call)) call.y_copies = c.copies;
   ASSERT_TRUE(cuda::step_products(call));
   const bool gates = c.end == ProductEnd::kSilu || c.end == ProductEnd::kSquaredRelu;
   const auto& ops = *ref_table().vector;
   if (gates)
     (c.end == ProductEnd::kSilu ? ops.silu_mul : ops.squared_relu_mul)(wanted[0].data(), wanted[1].data(), c.m * c.n[0],
                                                                        wanted[0].data());
-  for (size_t part = 0; part < (gates ? 1 : wanted.size()); ++part) {
-    std::vector<float> y = outputs[part].back();
-    y.resize(wanted[part].size() * size_t(call.y_copies));
-    expect_same(y, copies_of(wanted[part], call.y_copies), "product " + std::to_string(part));
-  }
+  for (size_t part = 0; part < (gates ? 1 : wanted.size()); ++part)
+    expect_same(outputs[part].back(), wanted[part], "product " + std::to_string(part));
 }
 
 /// Elements of x that a thread block has room for with any format and group; more are for other kernels.
@@ -226,7 +213,6 @@ void check_int8_step_all(uint64_t cases, int64_t most_columns, bool trellis) {
     const bool pairs = c.end == ProductEnd::kSilu || c.end == ProductEnd::kSquaredRelu;
     for (int64_t i = pairs ? 2 : 1 + below(3); i > 0; --i)
       c.n.push_back(pairs && !c.n.empty() ? c.n[0] : 1 + below(below(4) == 0 ? 300 : 90));
-    if (c.m == 1 && below(2) == 0) c.copies = 4;
     c.codes = below(3) == 0, c.norm = !c.codes && below(2) == 0, c.bias = below(2) == 0;
     check_int8_step(c, seed);
   }

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <utility>
 
 #include "base/checked.h"
 #include "base/try.h"
@@ -125,12 +124,9 @@ Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pa
   const auto enqueue = [&]() -> Status {
     Run run{work, batch, batch.rows()};
     work.deferred_ = {};  // of a pass that failed
-    work.has_copies_ = batch.rows() == 1 && work.rows_ >= CudaWorkspace::kRowCopies;
-    work.copies_out_ = nullptr;
     for (int i = first; i < last && run.m > 0; ++i) {
       const Compiled& c = steps_[size_t(i)];
       const StepTimer timer(work.profile_, label_of(c.step));
-      work.copies_in_ = std::exchange(work.copies_out_, nullptr);
       LOWBIT_TRY(std::visit([&](const auto& step) { return run_step(c, step, run); }, c.step));
       if (work.profile_ != nullptr) LOWBIT_TRY(work.wait());
     }

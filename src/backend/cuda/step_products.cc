@@ -57,11 +57,6 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, in, front, true, 0, m, work));
     LOWBIT_TRY(halves ? halve(front, x, m, work) : quantize(front, x, m, work));
   }
-  if (call.rows != nullptr && call.rows == work.copies_in_) call.row_copies = CudaWorkspace::kRowCopies;
-  if (work.has_copies_ && end == cuda::ProductEnd::kAdd && parts.size() == 1 && cuda::takes_copies(call)) {
-    call.y_copies = CudaWorkspace::kRowCopies;
-    work.copies_out_ = parts.front().to;
-  }
   LOWBIT_TRY(cuda::step_products(call));
   return true;
 }

@@ -109,10 +109,6 @@ class CudaWorkspace final : public Workspace {
   Recordings recordings_;
   CodesOf codes_of_;
   Deferred deferred_;
-  /// Passes of one row may store a slot's row so many times, as rows that the pass does not have: StepProducts::y_copies.
-  static constexpr int kRowCopies = 4;
-  bool has_copies_ = false;                                   // of the pass: there is room for them
-  const float *copies_in_ = nullptr, *copies_out_ = nullptr;  // slots of which the step before, this step stored copies
   TapObserver observer_;
   Profile* profile_ = nullptr;
 };

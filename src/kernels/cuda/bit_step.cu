@@ -89,8 +89,6 @@ const void* plan_bit_step(const StepProducts& call, const Device& device, BitSte
   p.cut.add = codes.add;
   p.rows = call.rows;
   p.norm = call.norm;
-  p.row_mask = call.row_copies - 1;
-  p.y_copies = call.y_copies;
   p.eps = call.eps;
   p.end = call.end;
   int tile = 0;

@@ -224,11 +224,7 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
     y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
     if (lane >= 16) return;
   }
-  if (out.to == nullptr) return;
-  const float v = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
-  *out.to = v;
-#pragma unroll 1
-  for (int i = 1; i < p.y_copies; ++i) out.to[i * p.part[0].n] = v;
+  if (out.to != nullptr) *out.to = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
 }
 
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kRowScales: a row of weights has one scale.
@@ -264,7 +260,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
       slot = ((2 * (first + t) + 1) >> p.sum_shift) * 16 + 2 * g;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
-  const StepGemvRow row(p);
+  const ShortRow row(p);
   wait_for_predecessor();
   out.fetch_before(p);
   stage_step_gemv<kThreads>(p, product_shared, row, by, [&] {

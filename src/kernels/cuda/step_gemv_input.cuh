@@ -71,23 +71,22 @@ __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* sh
 inline constexpr int kShortRow = 8 * kNormSums;
 static_assert(4 * kProductThreads >= kShortRow);
 
-/// Where a thread's loads of x begin; behind the wait for x instructions cost time, so this is made before it.
-struct StepGemvRow {
-  const float *begin, *own, *of_lane;  // of a short row: the thread's columns, and the lane's of each 128
-  int own_left, lane_left;             // columns from there on
-  bool has_columns;                    // of the warp
-  __device__ __forceinline__ explicit StepGemvRow(const ProductArgs& p) {
+/// Where a thread's loads of a short row begin. Made before the wait for the row: behind it instructions cost time.
+struct ShortRow {
+  const float *own, *of_lane;
+  int own_left, lane_left;  // columns from there on
+  bool has_columns;         // of the warp
+  __device__ __forceinline__ explicit ShortRow(const ProductArgs& p) {
     const int column = 4 * static_cast<int>(threadIdx.x), of = column % kNormSums;
-    begin = p.rows + (static_cast<int>(blockIdx.x) & p.row_mask) * p.k;
-    own = begin + column, of_lane = begin + of;
+    own = p.rows + column, of_lane = p.rows + of;
     own_left = p.k - column, lane_left = p.k - of, has_columns = column - of < p.k;
-    asm volatile("" : "+l"(begin), "+l"(own), "+l"(of_lane), "+r"(own_left), "+r"(lane_left));
+    asm volatile("" : "+l"(own), "+l"(of_lane), "+r"(own_left), "+r"(lane_left));
   }
 };
 
 /// All threads. `by`: the norm's columns of the thread.
 template <int kThreads, class Behind>
-__device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t* shared, const StepGemvRow& row,
+__device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                    const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
   StepGemvColumns<kThreads> v = {};
   if (row.own_left > 0) v[0] = *reinterpret_cast<const float4*>(row.own);
@@ -114,8 +113,7 @@ __device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t
 
 /// The row into shared memory, `v` first; returns 1 / rms. All threads.
 template <int kThreads>
-__device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const float* x,
-                                           const StepGemvColumns<kThreads>& v) {
+__device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& v) {
   auto* const row = reinterpret_cast<float*>(shared + p.rows_at);
 #pragma unroll
   for (int i = 0; i < kStepGemvQuads<kThreads>; ++i)
@@ -123,28 +121,28 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
       *reinterpret_cast<float4*>(row + column) = v[i];
 #pragma unroll 1
   for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < p.k; column += 4 * kThreads)
-    *reinterpret_cast<float4*>(row + column) = *reinterpret_cast<const float4*>(x + column);
+    *reinterpret_cast<float4*>(row + column) = *reinterpret_cast<const float4*>(p.rows + column);
   return block_inverse_rms<true>(row, p.k, p.eps, kThreads, reinterpret_cast<float*>(shared + p.quarters_at));
 }
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
 /// columns are under way while one becomes codes. `behind_loads`: once the first loads have been started.
 template <int kThreads, class Behind>
-__device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const float* x,
-                                             const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
+__device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& by,
+                                             const Behind& behind_loads) {
   constexpr int kQuads = kStepGemvQuads<kThreads>;
   const bool has_norm = p.norm != nullptr;
   StepGemvColumns<kThreads> v, other;  // the norm's, or the next round
-  load_step_gemv<kThreads>(x, p.k, 0, v);
+  load_step_gemv<kThreads>(p.rows, p.k, 0, v);
   behind_loads();
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) other[i] = by[i];
-  const float factor = has_norm ? stage_row<kThreads>(p, shared, x, v) : 1.0f;
+  const float factor = has_norm ? stage_row<kThreads>(p, shared, v) : 1.0f;
 #pragma unroll 1
   for (int first = 0; first < p.k; first += kStepGemvRound) {
     if (has_norm) {
       if (first != 0) {
-        load_step_gemv<kThreads>(x, p.k, first, v);
+        load_step_gemv<kThreads>(p.rows, p.k, first, v);
         load_step_gemv<kThreads>(p.norm, p.k, first, other);
       }
 #pragma unroll
@@ -152,7 +150,7 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
         if (step_gemv_column<kThreads>(first, i) < p.k)
           v[i] = normed(v[i], factor, other[i]);  // zeros behind, whatever factor
     } else if (first + kStepGemvRound < p.k) {
-      load_step_gemv<kThreads>(x, p.k, first + kStepGemvRound, other);
+      load_step_gemv<kThreads>(p.rows, p.k, first + kStepGemvRound, other);
     }
     quantize_round<kThreads>(p, shared, first, v);
     if (!has_norm) {
@@ -164,7 +162,7 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
 
 /// All threads; they meet afterwards. Codes that are copied: of one team.
 template <int kThreads, class Behind>
-__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const StepGemvRow& row,
+__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                 const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
   const int thread = static_cast<int>(threadIdx.x);
@@ -173,7 +171,7 @@ __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* s
     if (p.k <= kShortRow) {
       quantize_short_row<kThreads>(p, shared, row, by, behind_loads);
     } else {
-      quantize_row<kThreads>(p, shared, row.begin, by, behind_loads);
+      quantize_row<kThreads>(p, shared, by, behind_loads);
     }
   } else {
     copy_product_codes(p, shared);

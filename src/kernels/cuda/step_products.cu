@@ -102,8 +102,6 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.x_scales = first.x_scales;
   args.ldx = first.ldx;
   args.norm = call.norm;
-  args.row_mask = call.row_copies - 1;
-  args.y_copies = call.y_copies;
   args.eps = call.eps;
   args.m = static_cast<int>(first.m);
   args.k = static_cast<int>(first.w.k);
@@ -190,13 +188,6 @@ int64_t step_product_blocks(const StepProducts& call) {
   Device device{};
   (void)current_device(&device);  // takes_step_products() says no where there is none
   return grid_of(args_of(call, device), device);
-}
-
-bool takes_copies(const StepProducts& call) {
-  if (takes_bit_step(call)) return true;
-  if (takes_half_step(call)) return false;
-  Device device{};
-  return current_device(&device) == cudaSuccess && streams(args_of(call, device));
 }
 
 Status step_products(const StepProducts& call) {

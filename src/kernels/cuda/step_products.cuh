@@ -52,7 +52,6 @@ struct ProductArgs {
   // One row: tiles of the launch, those of a block whose scales shared memory holds, and activation groups that share a
   // sum, 2^sum_shift; teams of a block, and bytes of shared memory of each, where weights_at and results_at are.
   int tiles, scale_stages, sum_shift, teams, team_bytes;
-  int row_mask, y_copies;  // StepProducts: row_copies - 1
 };
 
 /// The batches of 64 columns that a warp multiplies at a time.

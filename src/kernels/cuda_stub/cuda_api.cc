@@ -89,7 +89,6 @@ Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { retu
 
 bool takes_step_products(const StepProducts&) { return false; }
 int64_t step_product_blocks(const StepProducts&) { return 0; }
-bool takes_copies(const StepProducts&) { return false; }
 Status step_products(const StepProducts&) { return not_built(); }
 
 bool takes_row_products(const MatmulKernel&, std::span<const Matmul>) { return false; }

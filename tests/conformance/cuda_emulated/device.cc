@@ -191,7 +191,6 @@ bool takes_step_products(const StepProducts& call) {
   for (int i = 0; i < call.count; ++i) takes = takes && (call.parts[size_t(i)].x_groups || one);
   return takes;
 }
-bool takes_copies(const StepProducts&) { return true; }
 int64_t step_product_blocks(const StepProducts& call) { return call.parts[0].w.n / 16 + 1; }
 
 /// By definition: what the launches would do one after the other.
@@ -201,11 +200,10 @@ Status step_products(const StepProducts& call) {
     const int64_t m = first.m, k = first.w.k, ldq = (k + 63) / 64 * 64;
     std::vector<float> x(size_t(m * k)), scales(size_t(m * first.w.groups));
     std::vector<int8_t> codes(size_t(m * ldq));
-    const float* const rows = call.rows == nullptr ? nullptr : call.rows + (call.row_copies - 1) * k;
     if (call.norm != nullptr) {
-      (void)norm_rows(rows, call.norm, m, k, call.eps, x.data(), nullptr);
+      (void)norm_rows(call.rows, call.norm, m, k, call.eps, x.data(), nullptr);
     } else if (call.rows != nullptr) {
-      std::copy_n(rows, x.size(), x.data());
+      std::copy_n(call.rows, x.size(), x.data());
     }
     if (call.rows != nullptr)
       (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.x_groups ? first.w.group : 0, codes.data(),
@@ -226,7 +224,6 @@ Status step_products(const StepProducts& call) {
       auto* const to = static_cast<float*>(call.parts[size_t(i)].y);
       if (call.end == ProductEnd::kAdd) {
         (void)add_rows(y[size_t(i)].data(), count, to, nullptr);
-        for (int copy = 1; copy < call.y_copies; ++copy) std::copy_n(to, count, to + copy * count);
       } else if (i == 0 || call.end == ProductEnd::kStore) {
         std::ranges::copy(y[size_t(i)], to);
       }
