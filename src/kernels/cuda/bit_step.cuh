@@ -86,10 +86,10 @@ template <int B, int kPer>
 inline constexpr int kStepRounds = B == 1 ? 8 : 2 * kPer;
 
 /// The row's codes in shared memory, normed and quantized by its largest magnitude, zeros up to `width`; returns the
-/// scale. Each thread makes four columns of a round; rounds that no thread has columns in are left out, since many warps
+/// scale. `rows`: the thread's first columns. Each thread makes four columns of a round; rounds that no thread has columns in are left out, since many warps
 /// share what instructions cost. All threads, which meet afterwards.
 template <int kRounds>
-__device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, uint8_t* smem, int width) {
+__device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, const float* rows, uint8_t* smem, int width) {
   const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * static_cast<int>(blockDim.x);
   auto* const row = reinterpret_cast<float*>(smem + p.x_at) + first;
   float4 v[kRounds];
@@ -101,7 +101,7 @@ __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, uint8_t
     }
   };
   each(width, [&](int i, float4& x, bool) {
-    x = first + i * step < k ? *reinterpret_cast<const float4*>(p.rows + first + i * step) : float4{0, 0, 0, 0};
+    x = first + i * step < k ? *reinterpret_cast<const float4*>(rows + i * step) : float4{0, 0, 0, 0};
   });
   if (p.norm != nullptr) {
     each(k, [&](int i, const float4& x, bool inside) {
@@ -172,11 +172,13 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
   const int of_row = kPer * strip + (kPer == 2 ? g >> 2 : 0);
   const int first = 16 * (of_row * Order::kSlots + (g & 3) * Order::kFields) + 4 * t;
   BitStrip<B, kPer, false> mine{a, smem, range.count, team, strip};
+  const float* rows = p.rows + 4 * thread;
+  asm volatile("" : "+l"(rows));  // behind the wait instructions cost time
   __syncthreads();
   wait_for_predecessor();
 
   const float before = out.y != nullptr && p.end == ProductEnd::kAdd ? *out.y : 0.0f;
-  const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, smem, a.team_warps * kPer * (512 / B));
+  const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, rows, smem, a.team_warps * kPer * (512 / B));
   __syncthreads();
   uint32_t v[Order::kFields];
 #pragma unroll

@@ -205,7 +205,7 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16, count = step_gemv_sums<kRowScales>(p),
             base = kTiles == 2 ? lane / 16 * count * 16 + r : r;
   float acc = 0;
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = 12;
 #pragma unroll 1
   for (int i = 0; i < count; i += kAtOnce) {
     float result[kAtOnce], scale[kAtOnce];
