@@ -24,7 +24,7 @@ class CudaBatch {
   /// (pages in the host's memory, more of them than a context, caches of different forms), kOutOfMemory, what CUDA
   /// says. `exact`: attention is to have the CPU's bits.
   Status set(const Batch& batch, int64_t pass, bool exact, void* stream);
-  static constexpr int64_t kPasses = 8;
+  static constexpr int64_t kPasses = 16;
   static constexpr int64_t kFewRows = 64;
 
   const int32_t* tokens() const { return lists_.on_device<int32_t>(tokens_); }

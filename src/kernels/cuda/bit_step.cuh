@@ -172,10 +172,9 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
   const int of_row = kPer * strip + (kPer == 2 ? g >> 2 : 0);
   const int first = 16 * (of_row * Order::kSlots + (g & 3) * Order::kFields) + 4 * t;
   BitStrip<B, kPer, false> mine{a, smem, range.count, team, strip};
-  const float* rows = p.rows + 4 * thread;
-  asm volatile("" : "+l"(rows));  // behind the wait instructions cost time
+  const float* const rows = p.rows + 4 * thread;
   __syncthreads();
-  wait_for_predecessor();
+  wait_for_predecessor_with(rows, out.y, 0, thread, 0);
 
   const float before = out.y != nullptr && p.end == ProductEnd::kAdd ? *out.y : 0.0f;
   const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, rows, smem, a.team_warps * kPer * (512 / B));

@@ -56,7 +56,7 @@ template <class Columns>
 __device__ __forceinline__ float warp_inverse_rms(int k, float eps, const Columns& columns) {
   constexpr int kAhead = 4;
   const auto fetch = [&](int column) { return column < k ? columns(column) : float4{0, 0, 0, 0}; };
-  int column = static_cast<int>(threadIdx.x) % 32 * 4;
+  int column = static_cast<int>(threadIdx.x % 32) * 4;
   NormSums sums;
   float4 v[kAhead];
 #pragma unroll

@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_step_gemv(const float* row, int k, int firs
 template <int kThreads, int kQuads>
 __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* shared, int first,
                                                const StepGemvColumns<kThreads>& v) {
-  const int lane = static_cast<int>(threadIdx.x) % 8, end = p.k_blocks * 128;
+  const int lane = static_cast<int>(threadIdx.x % 8), end = p.k_blocks * 128;
   uint32_t most[kQuads];
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) most[i] = largest_bits(v[i]);
@@ -74,13 +74,16 @@ static_assert(4 * kProductThreads >= kShortRow);
 /// Where a thread's loads of a short row begin. Made before the wait for the row: behind it instructions cost time.
 struct ShortRow {
   const float *own, *of_lane;
-  int own_left, lane_left;  // columns from there on
-  bool has_columns;         // of the warp
+  int own_left, lane_left;    // columns from there on
+  int is_short, has_columns;  // of the row; of the warp
   __device__ __forceinline__ explicit ShortRow(const ProductArgs& p) {
     const int column = 4 * static_cast<int>(threadIdx.x), of = column % kNormSums;
     own = p.rows + column, of_lane = p.rows + of;
     own_left = p.k - column, lane_left = p.k - of, has_columns = column - of < p.k;
-    asm volatile("" : "+l"(own), "+l"(of_lane), "+r"(own_left), "+r"(lane_left));
+    is_short = p.rows != nullptr && p.k <= kShortRow;
+  }
+  __device__ __forceinline__ void wait() const {
+    wait_for_predecessor_with(own, of_lane, static_cast<uint32_t>(2 * is_short), own_left, lane_left);
   }
 };
 
@@ -160,21 +163,24 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
   }
 }
 
+/// Scales of a share behind the row, of codes that nobody uses the sums of.
+__device__ __forceinline__ void clear_behind_scales(const ProductArgs& p, uint8_t* shared) {
+  if (threadIdx.x < kStepGemvXGroups)
+    reinterpret_cast<float*>(shared + p.x_scales_at)[p.k_blocks * 4 + static_cast<int>(threadIdx.x)] = 0.0f;
+}
+
 /// All threads; they meet afterwards. Codes that are copied: of one team.
 template <int kThreads, class Behind>
 __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                 const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
-  auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
+  if (row.is_short) return quantize_short_row<kThreads>(p, shared, row, by, behind_loads);
   if (p.rows != nullptr) {
-    if (p.k <= kShortRow) {
-      quantize_short_row<kThreads>(p, shared, row, by, behind_loads);
-    } else {
-      quantize_row<kThreads>(p, shared, by, behind_loads);
-    }
+    quantize_row<kThreads>(p, shared, by, behind_loads);
   } else {
+    auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
+    const int thread = static_cast<int>(threadIdx.x);
     copy_product_codes(p, shared);
+    behind_loads();
     for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;
   }
 }

@@ -108,11 +108,10 @@ struct StepRow {
     from = query == -2   ? call.v + kv_row
            : query == -1 ? call.k + kv_row
                          : attend.q + step_offset(attend, tile) + (query < tile.count ? query : 0) * kDim;
-    from += static_cast<int>(threadIdx.x) % kLanes;
+    from += static_cast<int>(threadIdx.x % kLanes);
     const int position = tile.sequence.position;
     if (query < 0 && position / kSpan == span)
       page = const_cast<uint16_t*>(page_rows(attend, tile, position / kTensorPage, query + 1 == 0 ? 0 : 1));
-    asm volatile("" : "+l"(from), "+l"(page));
   }
   __device__ __forceinline__ void load() {
 #pragma unroll
@@ -130,7 +129,7 @@ struct StepRow {
   }
 
   __device__ __forceinline__ void put_query(float by, TensorStepShared<kDim>& shared) const {
-    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    const int lane = static_cast<int>(threadIdx.x % kLanes);
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) largest = fmaxf(largest, fmaxf(fabsf(pairs[i].x), fabsf(pairs[i].y)));
@@ -150,7 +149,7 @@ struct StepRow {
 
   /// Into the page, and beside the others in shared memory.
   __device__ __forceinline__ void put_new(int position, TensorStepShared<kDim>& shared) const {
-    const int lane = static_cast<int>(threadIdx.x) % kLanes, t = position % kTensorPage,
+    const int lane = static_cast<int>(threadIdx.x % kLanes), t = position % kTensorPage,
               here = position / kTensorPage % static_cast<int>(kSpanPages);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -173,7 +172,7 @@ struct StepRow {
 template <int kDim>
 __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile& tile, int span,
                                          TensorStepShared<kDim>& shared) {
-  const int position = tile.sequence.position, lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int position = tile.sequence.position, lane = static_cast<int>(threadIdx.x % kLanes);
   float2 turns[kDim / 32];
 #pragma unroll
   for (int i = 0; i < kDim / 32; ++i) {
@@ -181,9 +180,9 @@ __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile
     turns[i] = {call.cos[at], call.sin[at]};
   }
   const float by = __fmul_rn(call.attend.scale, kLog2E);
-  int row = static_cast<int>(threadIdx.x) / kLanes, left = tile.count + 2 - row + row % 2;  // of a warp
+  int row = static_cast<int>(threadIdx.x / kLanes), left = tile.count + 2 - row + row % 2;  // of a warp
   StepRow<kDim> own(call, tile, span, row);
-  wait_for_predecessor();
+  wait_for_predecessor_with(own.from, own.page, 0, left, row);
   if (left > 0) own.load();
   wait_for_all_copies();
   __syncthreads();
@@ -223,7 +222,7 @@ __device__ __forceinline__ void multiply_half_page(int page, int first, const Te
 /// A warp's exponentials in two parts of f16, in the order of the product with values.
 template <int kDim>
 __device__ __forceinline__ void put_half_page(const float (&scores)[kHalfTiles][4], TensorStepShared<kDim>& shared) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int step = 0; step < kHalfSteps; ++step) {
     uint32_t high[4], low[4];
@@ -242,7 +241,7 @@ __device__ __forceinline__ void put_half_page(const float (&scores)[kHalfTiles][
 /// A warp's share of the scores: products, their largest, exponentials. `there`: some of the page is seen.
 template <int kDim>
 __device__ __forceinline__ void score_half_page(const Seen& seen, bool there, TensorStepShared<kDim>& shared) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int page = warp / 2, first = warp % 2 * (kTensorPage / 2), g = lane / 4, column = lane % 4 * 2;
   float scores[kHalfTiles][4] = {};
   if (there) multiply_half_page(page, first, shared, scores);
@@ -285,7 +284,7 @@ __device__ __forceinline__ void score_half_page(const Seen& seen, bool there, Te
 template <int kDim>
 __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim>& shared) {
   constexpr int kOwn = kDim / 16;  // tiles of eight elements
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int page = warp / 2, first = warp % 2 * (kDim / 2), g = lane / 4, column = lane % 4 * 2;
   const uint16_t* const from = shared.values[page] + lane_row() * kValuePitch16<kDim> + first + lane_column();
   float sums[kOwn][4] = {};
@@ -411,7 +410,7 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
   if constexpr (kCluster) wait_for_cluster();  // all barriers are there
   add_rows<kDim>(call, tile, span, shared);
   __syncthreads();
-  const int page = static_cast<int>(threadIdx.x) / 64;
+  const int page = static_cast<int>(threadIdx.x / 64);
   const bool there = page * kTensorPage < seen.end && (page + 1) * kTensorPage > seen.begin;
   score_half_page<kDim>(seen, there, shared);
   __syncthreads();
