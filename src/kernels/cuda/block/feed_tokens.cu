@@ -1,8 +1,8 @@
 // In front of a pass: its lists come from the host, and tokens that the pass before has chosen become those that it
-// reads. One thread block, whose loads from the host's memory are on their way together.
+// reads. One thread block, whose loads from the host's memory are on their way together. No kernel of the pass may start
+// before it has ended: they read lists before they wait for their predecessors.
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_sample_api.h"
 
@@ -12,8 +12,6 @@ namespace {
 constexpr int kFeedThreads = 1024;
 
 __global__ void __launch_bounds__(kFeedThreads) feed_all(const __grid_constant__ FeedTokens call) {
-  let_successor_start();
-  wait_for_predecessor();
   const auto thread = static_cast<int64_t>(threadIdx.x);
   const int pass = *call.pass + 1;
   __syncthreads();  // all have read it
@@ -37,12 +35,8 @@ __global__ void __launch_bounds__(kFeedThreads) feed_all(const __grid_constant__
 
 Status feed_tokens(const FeedTokens& call) {
   if (call.rows == 0) return {};
-  Device device{};
-  auto e = current_device(&device);
-  if (e == cudaSuccess)
-    e = launch(feed_all, dim3(1), dim3(kFeedThreads), 0, static_cast<cudaStream_t>(call.stream), device.bulk_copies,
-               call);
-  return check_cuda(e, "tokens");
+  return check_cuda(
+      launch(feed_all, dim3(1), dim3(kFeedThreads), 0, static_cast<cudaStream_t>(call.stream), false, call), "tokens");
 }
 
 }  // namespace lowbit::cuda

@@ -3,7 +3,6 @@
 #include "format/formats.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_table_api.h"
 
@@ -21,8 +20,6 @@ __device__ __forceinline__ float scaled_value(const TableRows& call, int64_t row
 }
 
 __global__ void __launch_bounds__(kTableThreads) dense_rows(const TableRows call) {
-  let_successor_start();
-  wait_for_predecessor();
   const int64_t at = int64_t{blockIdx.x} * kTableThreads + threadIdx.x;
   if (at >= call.rows * call.n) return;
   const int64_t row = call.index[at / call.n], k = at % call.n;
@@ -37,8 +34,6 @@ __global__ void __launch_bounds__(kTableThreads) dense_rows(const TableRows call
 
 template <class F>
 __global__ void __launch_bounds__(kTableThreads) packed_rows(const TableRows call) {
-  let_successor_start();
-  wait_for_predecessor();
   const int64_t at = int64_t{blockIdx.x} * kTableThreads + threadIdx.x;
   if (at >= call.rows * call.n) return;
   const int64_t row = call.index[at / call.n], k = at % call.n;
@@ -52,14 +47,14 @@ __global__ void __launch_bounds__(kTableThreads) packed_rows(const TableRows cal
 }
 
 template <class F>
-void start_format(const TableRows& call, dim3 grid, bool overlap, cudaError_t& error) {
+void start_format(const TableRows& call, dim3 grid, cudaError_t& error) {
   if (F::kId == call.format)
-    error = launch(packed_rows<F>, grid, dim3(kTableThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call);
+    error = launch(packed_rows<F>, grid, dim3(kTableThreads), 0, static_cast<cudaStream_t>(call.stream), false, call);
 }
 template <class... F>
-cudaError_t start_formats(const TableRows& call, dim3 grid, bool overlap, TypeList<F...>) {
+cudaError_t start_formats(const TableRows& call, dim3 grid, TypeList<F...>) {
   cudaError_t error = cudaErrorInvalidValue;
-  (start_format<F>(call, grid, overlap, error), ...);
+  (start_format<F>(call, grid, error), ...);
   return error;
 }
 
@@ -70,13 +65,10 @@ Status table_rows(const TableRows& call) {
   if (count == 0) return {};
   const dim3 grid(static_cast<unsigned>((count + kTableThreads - 1) / kTableThreads));
   const bool dense = call.format == FormatId::kF32 || call.format == FormatId::kF16 || call.format == FormatId::kBf16;
-  Device device{};
-  auto e = current_device(&device);
-  const auto stream = static_cast<cudaStream_t>(call.stream);
-  if (e == cudaSuccess)
-    e = dense ? launch(dense_rows, grid, dim3(kTableThreads), 0, stream, device.bulk_copies, call)
-              : start_formats(call, grid, device.bulk_copies, RandomAccessFormatList{});
-  return check_cuda(e, "rows");
+  return check_cuda(
+      dense ? launch(dense_rows, grid, dim3(kTableThreads), 0, static_cast<cudaStream_t>(call.stream), false, call)
+            : start_formats(call, grid, RandomAccessFormatList{}),
+      "rows");
 }
 
 }  // namespace lowbit::cuda
