@@ -19,6 +19,10 @@ namespace {
 constexpr int kSpreadBytes = 16;   // behind a row of codes: rows in different banks
 constexpr int kStepGemvTeams = 2;  // of a multiprocessor
 
+int codes_mode() {
+  static const int mode = getenv("LOWBIT_CODES") ? atoi(getenv("LOWBIT_CODES")) : 1;
+  return mode;
+}
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
 bool looks_up(int bits) { return bits == kTable || bits == kTrellis; }
@@ -58,8 +62,8 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
             groups = args.weight_groups * of_group,
             sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
   args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
-  args.scale_stages = static_cast<int>(
-      std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(args.teams * grid, 1))));
+  args.rounds = static_cast<int>(ceil_div(args.tiles, std::max(args.teams * grid, 1)));
+  args.scale_stages = static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, int64_t{args.rounds}));
   args.weights_at = args.scale_stages * groups;
   args.results_at = args.weights_at + args.stages * tiles * stage_bytes(bits);
   args.team_bytes = args.results_at + 2 * sums;
@@ -68,7 +72,8 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   args.codes_at = args.teams == 1 ? args.results_at + std::max(2 * sums, norm) : args.rows_at + norm;
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.quarters_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
-  return args.quarters_at + 16;
+  args.groups_at = args.quarters_at + 16;
+  return args.groups_at + (args.y_codes == nullptr ? 0 : args.rounds * (32 + 1) * 4);
 }
 
 /// Lays out shared memory; returns its bytes.
@@ -102,6 +107,8 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.x_scales = first.x_scales;
   args.ldx = first.ldx;
   args.norm = call.norm;
+  args.y_codes = call.y_codes;
+  args.y_scales = call.y_scales;
   args.eps = call.eps;
   args.m = static_cast<int>(first.m);
   args.k = static_cast<int>(first.w.k);
@@ -135,7 +142,10 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   }
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
   // Each block makes x's codes: where tiles are many, for twice as many warps, if there is room.
-  args.teams = streams(args) && !has_row_scales(args) && args.rows != nullptr && args.tiles > device.processors ? 2 : 1;
+  args.teams = streams(args) && !has_row_scales(args) && (args.rows != nullptr || codes_mode() == 2) &&
+                       args.tiles > device.processors
+                   ? 2
+                   : 1;
   if (args.teams == 2 && place(call, args, grid_of(args, device)) > device.shared_bytes) args.teams = 1;
   return args;
 }
@@ -180,6 +190,16 @@ bool takes_step_products(const StepProducts& call) {
   if (current_device(&device) != cudaSuccess) return false;
   ProductArgs args = args_of(call, device);
   return args.depth > 0 && place(call, args, grid_of(args, device)) <= device.shared_bytes;
+}
+
+bool leaves_codes(const StepProducts& call) {
+  const int64_t n = call.parts[0].w.n;
+  Device device{};
+  if (!gates(call.end) || takes_bit_step(call) || takes_half_step(call) || n % 64 != 0 ||
+      current_device(&device) != cudaSuccess)
+    return false;
+  const ProductArgs args = args_of(call, device);
+  return codes_mode() && streams(args) && args.rows != nullptr && args.teams == 2;
 }
 
 int64_t step_product_blocks(const StepProducts& call) {
