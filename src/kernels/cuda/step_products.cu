@@ -19,10 +19,6 @@ namespace {
 constexpr int kSpreadBytes = 16;   // behind a row of codes: rows in different banks
 constexpr int kStepGemvTeams = 2;  // of a multiprocessor
 
-int codes_mode() {
-  static const int mode = getenv("LOWBIT_CODES") ? atoi(getenv("LOWBIT_CODES")) : 1;
-  return mode;
-}
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
 bool looks_up(int bits) { return bits == kTable || bits == kTrellis; }
@@ -55,13 +51,16 @@ void cut_step_gemv(ProductArgs& args) {
   args.sum_shift = std::countr_zero(static_cast<unsigned>(of_sum));
 }
 
+int step_gemv_stages(bool pairs, int bits) {
+  return pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
+}
 /// place() for one token.
 int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   const bool pairs = gates(call.end);
   const int tiles = pairs ? 2 : 1, bits = bits_of(call), of_group = tiles * 16 * 4,
             groups = args.weight_groups * of_group,
             sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
-  args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
+  args.stages = step_gemv_stages(pairs, bits);
   args.rounds = static_cast<int>(ceil_div(args.tiles, std::max(args.teams * grid, 1)));
   args.scale_stages = static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, int64_t{args.rounds}));
   args.weights_at = args.scale_stages * groups;
@@ -79,7 +78,6 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
 /// Lays out shared memory; returns its bytes.
 int place(const StepProducts& call, ProductArgs& args, int grid) {
   const int tiles = gates(call.end) ? 2 : 1, stage = stage_bytes(bits_of(call)) * tiles;
-  args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
   if (streams(args)) return place_step_gemv(call, args, grid);
   args.stages = std::min(args.chunks, kProductStages);
   args.weights_at = static_cast<int>(round_up(tiles * args.weight_groups * 16 * 4, 16));
@@ -93,9 +91,15 @@ int place(const StepProducts& call, ProductArgs& args, int grid) {
   return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4) + 64 * kProductBatches;
 }
 
-int grid_of(const ProductArgs& args, const Device& device) {
+/// Thread blocks. Where all weights are under way at once, more blocks than have the same number of tiles each would
+/// end no sooner: the multiprocessors that are left take those of the next launch, like attention's behind q, k and v.
+int grid_of(const StepProducts& call, const ProductArgs& args, const Device& device) {
   if (!streams(args)) return args.tiles;
-  return std::min(static_cast<int>(ceil_div(args.tiles, args.teams)), kStepGemvTeams / args.teams * device.processors);
+  const auto blocks = static_cast<int>(ceil_div(args.tiles, args.teams));
+  const int most = std::max(kStepGemvTeams / args.teams * device.processors, 1);
+  const auto rounds = static_cast<int>(ceil_div(blocks, most));
+  const bool at_once = rounds * args.chunks <= step_gemv_stages(gates(call.end), bits_of(call));
+  return at_once ? static_cast<int>(ceil_div(blocks, rounds)) : std::min(blocks, most);
 }
 
 ProductArgs args_of(const StepProducts& call, const Device& device) {
@@ -125,6 +129,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.depth = cut.whole_groups != 0 ? cut.depth : 0;
   args.warp_batches = cut.warp_batches;
   if (streams(args)) cut_step_gemv(args);
+  args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), std::max(args.depth * args.warp_batches, 1)));
   int block = 0;
   for (int i = 0; i < call.count; ++i) {
     const Matmul& from = call.parts[static_cast<size_t>(i)];
@@ -142,11 +147,8 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   }
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
   // Each block makes x's codes: where tiles are many, for twice as many warps, if there is room.
-  args.teams = streams(args) && !has_row_scales(args) && (args.rows != nullptr || codes_mode() == 2) &&
-                       args.tiles > device.processors
-                   ? 2
-                   : 1;
-  if (args.teams == 2 && place(call, args, grid_of(args, device)) > device.shared_bytes) args.teams = 1;
+  args.teams = streams(args) && !has_row_scales(args) && args.rows != nullptr && args.tiles > device.processors ? 2 : 1;
+  if (args.teams == 2 && place(call, args, grid_of(call, args, device)) > device.shared_bytes) args.teams = 1;
   return args;
 }
 
@@ -189,7 +191,7 @@ bool takes_step_products(const StepProducts& call) {
   Device device{};
   if (current_device(&device) != cudaSuccess) return false;
   ProductArgs args = args_of(call, device);
-  return args.depth > 0 && place(call, args, grid_of(args, device)) <= device.shared_bytes;
+  return args.depth > 0 && place(call, args, grid_of(call, args, device)) <= device.shared_bytes;
 }
 
 bool leaves_codes(const StepProducts& call) {
@@ -199,7 +201,7 @@ bool leaves_codes(const StepProducts& call) {
       current_device(&device) != cudaSuccess)
     return false;
   const ProductArgs args = args_of(call, device);
-  return codes_mode() && streams(args) && args.rows != nullptr && args.teams == 2;
+  return streams(args) && args.rows != nullptr && args.teams == 2;
 }
 
 int64_t step_product_blocks(const StepProducts& call) {
@@ -207,7 +209,7 @@ int64_t step_product_blocks(const StepProducts& call) {
   if (takes_half_step(call)) return half_step_blocks(call);
   Device device{};
   (void)current_device(&device);  // takes_step_products() says no where there is none
-  return grid_of(args_of(call, device), device);
+  return grid_of(call, args_of(call, device), device);
 }
 
 Status step_products(const StepProducts& call) {
@@ -216,7 +218,7 @@ Status step_products(const StepProducts& call) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call, device);
-  const int grid = grid_of(args, device), shared = place(call, args, grid), bits = bits_of(call);
+  const int grid = grid_of(call, args, device), shared = place(call, args, grid), bits = bits_of(call);
   const void* const kernel = gates(call.end) ? kernel_of<2>(bits, args) : kernel_of<1>(bits, args);
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
   cudaLaunchAttribute attribute{};
