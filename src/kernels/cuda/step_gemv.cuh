@@ -9,7 +9,8 @@
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
 //           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile. Where
 //           tiles are many, a block has two teams of warps, which share x and have tiles of their own; half of their
-//           first copies begin behind those of x.
+//           first copies begin behind those of x. Of a gated product they have whole activation groups, and may leave
+//           codes for the next launch.
 // Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
 //           lanes that pass them on, and groups by one thread per output. Where a row of weights has one scale, that
 //           thread adds all activation groups.
