@@ -27,8 +27,8 @@ struct ChooseTokens {
 Status choose_tokens(const ChooseTokens& call);
 int64_t choose_scratch_bytes(int64_t rows);
 
-/// What stands in front of each pass that chooses tokens, in one launch: copies between host and device would cost more
-/// than they move. All passes of a call have the same arguments, so that a recording holds it.
+/// In front of each pass that chooses tokens, one launch: copies between host and device take longer than what they
+/// move. All passes of a call have the same arguments, so that a recording holds it.
 struct FeedTokens {
   int32_t* pass = nullptr;              // of the lists: the pass before, -1 in front of the first. Becomes this pass
   const ChosenToken* chosen = nullptr;  // [rows], by the pass before

@@ -19,10 +19,10 @@ class CudaBatch {
   /// `shares`: numbers of heads that share a kv head, each once.
   Status reserve(int64_t rows, int64_t context, std::span<const int64_t> shares);
   int64_t bytes() const;
-  /// Sends the batch, of a later pass all but what feed_tokens() fetches. Its lists lie where those of any batch of up to kFewRows rows do, or of as many rows. The copy
-  /// may go on: wait for the stream before the next one of the same `pass`, of kPasses. Errors: kInvalidArgument
-  /// (pages in the host's memory, more of them than a context, caches of different forms), kOutOfMemory, what CUDA
-  /// says. `exact`: attention is to have the CPU's bits.
+  /// Sends the batch, of a later pass all but what feed_tokens() fetches. Its lists lie where those of any batch of up
+  /// to kFewRows rows do, or of as many rows. The copy may go on: wait for the stream before the next one of the same
+  /// `pass`, of kPasses. Errors: kInvalidArgument (pages in the host's memory, more of them than a context, caches of
+  /// different forms), kOutOfMemory, what CUDA says. `exact`: attention is to have the CPU's bits.
   Status set(const Batch& batch, int64_t pass, bool exact, void* stream);
   static constexpr int64_t kPasses = 16;
   static constexpr int64_t kFewRows = 64;

@@ -39,7 +39,7 @@ Status CudaProgram::choose(int64_t vocab, int64_t first, int64_t rows, CudaWorks
   return batch.changes().any() ? cuda::refuse_forbidden(changes, chosen) : Status{};
 }
 
-/// The same for all passes of a call.
+/// Enqueued with the same arguments for all passes of a call.
 Status CudaProgram::feed_tokens(CudaWorkspace& work, int64_t rows) {
   cuda::FeedTokens feed = work.batch_.lists_to_feed();
   feed.chosen = work.chosen_.as<cuda::ChosenToken>();
@@ -50,7 +50,7 @@ Status CudaProgram::feed_tokens(CudaWorkspace& work, int64_t rows) {
   return cuda::feed_tokens(feed);
 }
 
-/// What the pass has chosen comes to the host, where no later pass brings it: feed_tokens().
+/// Tokens of the last pass, which no later one brings to the host (feed_tokens()), and log-probabilities of each.
 Status CudaProgram::download_choices(CudaWorkspace& work, int64_t pass, int64_t passes) const {
   const int64_t at = pass * work.rows_, rows = work.batch_.wanted_rows();
   const int64_t bytes = rows * int64_t{sizeof(cuda::ChosenToken)};

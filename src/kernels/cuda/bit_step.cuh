@@ -86,8 +86,8 @@ template <int B, int kPer>
 inline constexpr int kStepRounds = B == 1 ? 8 : 2 * kPer;
 
 /// The row's codes in shared memory, normed and quantized by its largest magnitude, zeros up to `width`; returns the
-/// scale. `rows`: the thread's first columns. Each thread makes four columns of a round; rounds that no thread has columns in are left out, since many warps
-/// share what instructions cost. All threads, which meet afterwards.
+/// scale. `rows`: the thread's first columns. Each thread makes four columns of a round; rounds that no thread has
+/// columns in are left out, since many warps share the time that instructions take. All threads, which meet afterwards.
 template <int kRounds>
 __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, const float* rows, uint8_t* smem, int width) {
   const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * static_cast<int>(blockDim.x);

@@ -1,6 +1,6 @@
 // In front of a pass: its lists come from the host, and tokens that the pass before has chosen become those that it
-// reads. One thread block, whose loads from the host's memory are on their way together. No kernel of the pass may start
-// before it has ended: they read lists before they wait for their predecessors.
+// reads. One thread block, whose loads from the host's memory are on their way together. No kernel of the pass may
+// start before it has ended: they read lists before they wait for their predecessors.
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
