@@ -81,9 +81,9 @@ __device__ __forceinline__ float warp_inverse_rms(const float* row, int k, float
 inline constexpr int kNormRound = 8 * kNormSums;
 constexpr __host__ __device__ int padded_norm_columns(int k) { return (k + kNormRound - 1) / kNormRound * kNormRound; }
 
-/// All `threads` of a thread block, which have written the row to shared memory and need not have met; all get it.
-/// at(i): column i. `quarters`: four floats of shared memory, at a multiple of 16 bytes. kPadded: there are zeros behind
-/// the row up to a multiple of kNormRound (pad_norm_row()).
+/// All `threads` of a thread block, which have written the row to shared memory and need not have met; they all get it.
+/// at(i): column i. `quarters`: four floats of shared memory, at a multiple of 16 bytes. kPadded: zeros lie behind the
+/// row up to a multiple of kNormRound (pad_norm_row()).
 template <bool kPadded = false, class At>
 __device__ __forceinline__ float block_inverse_rms(int k, float eps, int threads, float* quarters, const At& at) {
   constexpr int kAhead = kNormRound / kNormSums;
