@@ -157,7 +157,7 @@ Status CudaBatch::set(const Batch& batch, int64_t pass, bool exact, void* stream
   LOWBIT_TRY(changes_.set(batch.wanted, pass, lists_.host<cuda::RowChanges>(row_changes_), stream));
   *lists_.host<int32_t>(pass_) = pass == 0 ? -1 : int32_t(pass);
   list_bytes_ = changes_.any() ? lists_.used() : row_changes_;
-  if (pass == 0) LOWBIT_TRY(lists_.send(stream, list_bytes_));
+  if (pass == 0) LOWBIT_TRY(lists_.send(stream, list_bytes_));  // others: feed_tokens(), each row has chosen
   return set_pages(batch.sequences, stream);
 }
 
