@@ -26,7 +26,22 @@ struct ChooseTokens {
 };
 Status choose_tokens(const ChooseTokens& call);
 int64_t choose_scratch_bytes(int64_t rows);
-/// tokens [rows] = what was chosen; 0 where nothing was. Device memory; only enqueues work.
-Status feed_tokens(const ChosenToken* chosen, int64_t rows, int32_t* tokens, void* stream);
+
+/// In front of each pass that chooses tokens, one launch: copies between host and device take longer than what they
+/// move. All passes of a call have the same arguments, so that a recording holds it.
+struct FeedTokens {
+  int32_t* pass = nullptr;              // of the lists: the pass before, -1 in front of the first. Becomes this pass
+  const ChosenToken* chosen = nullptr;  // [rows], by the pass before
+  int64_t rows = 0;
+  int32_t* tokens = nullptr;    // [rows], of the lists = chosen; 0 where nothing was
+  ChosenToken* kept = nullptr;  // [passes, rows_apart] = chosen, at the pass before; pinned memory of the host
+  int64_t rows_apart = 0;
+  uint8_t* lists = nullptr;             // = those of this pass, `bytes` of them, which begin at multiples of 16
+  const uint8_t* host_lists = nullptr;  // [passes, lists_apart]: pinned memory of the host
+  int64_t bytes = 0, lists_apart = 0;
+  void* stream = nullptr;
+};
+/// Only enqueues work. In front of the first pass, whose lists and tokens are there, nothing but *pass changes.
+Status feed_tokens(const FeedTokens& call);
 
 }  // namespace lowbit::cuda

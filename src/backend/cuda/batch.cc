@@ -88,6 +88,7 @@ Status DeviceLists::send(void* stream, int64_t bytes) {
 
 void CudaBatch::place(int64_t rows) {
   lists_.clear();
+  pass_ = lists_.add<int32_t>(1);
   tokens_ = lists_.add<int32_t>(rows);
   wanted_ = lists_.add<int32_t>(rows);
   rows_ = lists_.add<cuda::BatchRow>(rows);
@@ -154,8 +155,21 @@ Status CudaBatch::set(const Batch& batch, int64_t pass, bool exact, void* stream
   for (TilesOf& t : tiles_) cut(batch.sequences, t);
   LOWBIT_TRY(send_pack_tasks(batch.sequences, stream));
   LOWBIT_TRY(changes_.set(batch.wanted, pass, lists_.host<cuda::RowChanges>(row_changes_), stream));
-  LOWBIT_TRY(lists_.send(stream, changes_.any() ? lists_.used() : row_changes_));
+  *lists_.host<int32_t>(pass_) = pass == 0 ? -1 : int32_t(pass);
+  list_bytes_ = changes_.any() ? lists_.used() : row_changes_;
+  if (pass == 0) LOWBIT_TRY(lists_.send(stream, list_bytes_));  // others: feed_tokens(), each row has chosen
   return set_pages(batch.sequences, stream);
+}
+
+cuda::FeedTokens CudaBatch::lists_to_feed() const {
+  cuda::FeedTokens feed;
+  feed.pass = const_cast<int32_t*>(lists_.on_device<int32_t>(pass_));
+  feed.tokens = const_cast<int32_t*>(tokens());
+  feed.lists = const_cast<uint8_t*>(lists_.on_device<uint8_t>(0));
+  feed.host_lists = reinterpret_cast<const uint8_t*>(lists_.host_copies());
+  feed.bytes = list_bytes_;
+  feed.lists_apart = lists_.copies_apart();
+  return feed;
 }
 
 void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {

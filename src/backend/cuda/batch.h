@@ -8,6 +8,7 @@
 #include "backend/cuda/logit_changes.h"
 #include "backend/step.h"
 #include "kernels/cuda_packed_api.h"
+#include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "tensor/buffer.h"
 
@@ -18,16 +19,17 @@ class CudaBatch {
   /// `shares`: numbers of heads that share a kv head, each once.
   Status reserve(int64_t rows, int64_t context, std::span<const int64_t> shares);
   int64_t bytes() const;
-  /// Sends the batch. Its lists lie where those of any batch of up to kFewRows rows do, or of as many rows. The copy
-  /// may go on: wait for the stream before the next one of the same `pass`, of kPasses. Errors: kInvalidArgument
-  /// (pages in the host's memory, more of them than a context, caches of different forms), kOutOfMemory, what CUDA
-  /// says. `exact`: attention is to have the CPU's bits.
+  /// Sends the batch, of a later pass all but what feed_tokens() fetches. Its lists lie where those of any batch of up
+  /// to kFewRows rows do, or of as many rows. The copy may go on: wait for the stream before the next one of the same
+  /// `pass`, of kPasses. Errors: kInvalidArgument (pages in the host's memory, more of them than a context, caches of
+  /// different forms), kOutOfMemory, what CUDA says. `exact`: attention is to have the CPU's bits.
   Status set(const Batch& batch, int64_t pass, bool exact, void* stream);
-  static constexpr int64_t kPasses = 8;
+  static constexpr int64_t kPasses = 16;
   static constexpr int64_t kFewRows = 64;
 
   const int32_t* tokens() const { return lists_.on_device<int32_t>(tokens_); }
-  int32_t* tokens_to_feed() { return const_cast<int32_t*>(tokens()); }
+  /// The lists' part in feed_tokens(), the same for all passes.
+  cuda::FeedTokens lists_to_feed() const;
   const int32_t* wanted() const { return lists_.on_device<int32_t>(wanted_); }
   int64_t wanted_rows() const { return wanted_rows_; }
   /// How their tokens are chosen; a negative temperature where logits are wanted.
@@ -94,9 +96,9 @@ class CudaBatch {
 
   int64_t most_rows_ = 0, most_pages_ = 0;
   DeviceLists lists_;
-  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, rules_ = 0;  // places in the lists
-  int64_t logprobs_ = 0, row_changes_ = 0;                                  // the last one
-  int64_t wanted_rows_ = 0, pack_count_ = 0;
+  int64_t pass_ = 0, tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, rules_ = 0;  // places in the lists
+  int64_t logprobs_ = 0, row_changes_ = 0;                                             // the last one
+  int64_t list_bytes_ = 0, wanted_rows_ = 0, pack_count_ = 0;
   std::vector<cuda::PackTask> tasks_;  // to be packed, then to be demoted
   Buffer tasks_on_device_;
   CudaLogitChanges changes_;

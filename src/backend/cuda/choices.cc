@@ -39,7 +39,19 @@ Status CudaProgram::choose(int64_t vocab, int64_t first, int64_t rows, CudaWorks
   return batch.changes().any() ? cuda::refuse_forbidden(changes, chosen) : Status{};
 }
 
-Status CudaProgram::download_choices(CudaWorkspace& work, int64_t pass) const {
+/// Enqueued with the same arguments for all passes of a call.
+Status CudaProgram::feed_tokens(CudaWorkspace& work, int64_t rows) {
+  cuda::FeedTokens feed = work.batch_.lists_to_feed();
+  feed.chosen = work.chosen_.as<cuda::ChosenToken>();
+  feed.rows = rows;
+  feed.kept = work.pinned_chosen_.as<cuda::ChosenToken>();
+  feed.rows_apart = work.rows_;
+  feed.stream = work.stream();
+  return cuda::feed_tokens(feed);
+}
+
+/// Tokens of the last pass, which no later one brings to the host (feed_tokens()), and log-probabilities of each.
+Status CudaProgram::download_choices(CudaWorkspace& work, int64_t pass, int64_t passes) const {
   const int64_t at = pass * work.rows_, rows = work.batch_.wanted_rows();
   const int64_t bytes = rows * int64_t{sizeof(cuda::ChosenToken)};
   if (work.batch_.changes().any())  // later passes may penalize it
@@ -48,6 +60,7 @@ Status CudaProgram::download_choices(CudaWorkspace& work, int64_t pass) const {
   if (work.batch_.wants_logprobs())
     LOWBIT_TRY(cuda::download_on(work.stream(), work.pinned_logprobs_.as<cuda::RowLogprobs>() + at,
                                  work.logprobs_.data(), rows * int64_t{sizeof(cuda::RowLogprobs)}));
+  if (pass + 1 < passes) return {};
   return cuda::download_on(work.stream(), work.pinned_chosen_.as<cuda::ChosenToken>() + at, work.chosen_.data(), bytes);
 }
 

@@ -31,6 +31,9 @@ class DeviceLists {
   const T* on_device(int64_t at) const {
     return reinterpret_cast<const T*>(on_device_.data() + at);
   }
+  /// Copy 0, and bytes from a copy to the next one.
+  const std::byte* host_copies() const { return host_.data(); }
+  int64_t copies_apart() const { return on_device_.size(); }
   /// The host's lists lie in this copy from here on.
   void use_copy(int64_t copy) { copy_ = copy; }
   /// The first `bytes` of them.

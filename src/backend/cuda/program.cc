@@ -110,7 +110,7 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
   LOWBIT_TRY(cuda::use_device(work.gpu_));
   for (int64_t pass = 0; pass < batch.passes; ++pass) {
     LOWBIT_TRY(run_pass(work, pass == 0 ? batch : work.later(batch, pass), pass, first, last));
-    if (work.batch_.chooses() && last == steps()) LOWBIT_TRY(download_choices(work, pass));
+    if (work.batch_.chooses() && last == steps()) LOWBIT_TRY(download_choices(work, pass, batch.passes));
   }
   if (last == steps()) LOWBIT_TRY(fetch(work, batch));
   return work.wait();  // pages may be copied or change hands now
@@ -118,13 +118,11 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
 
 Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pass, int first, int last) const {
   LOWBIT_TRY(work.batch_.set(batch, pass, exact_, work.stream()));
-  if (pass > 0)
-    LOWBIT_TRY(cuda::feed_tokens(work.chosen_.as<cuda::ChosenToken>(), batch.rows(), work.batch_.tokens_to_feed(),
-                                 work.stream()));
   const auto enqueue = [&]() -> Status {
     Run run{work, batch, batch.rows()};
     work.deferred_ = {};  // of a pass that failed
     work.codes_of_ = {};  // slots may have been written
+    if (work.batch_.chooses() && work.batch_.single_rows()) LOWBIT_TRY(feed_tokens(work, batch.rows()));
     for (int i = first; i < last && run.m > 0; ++i) {
       const Compiled& c = steps_[size_t(i)];
       if (input_of(c.step) == nullptr) work.codes_of_ = {};  // it may write what they stand for

@@ -90,7 +90,8 @@ class CudaProgram final : public Program {
   /// Tokens that were chosen, and logits of a few rows, which the head has left in the workspace, to where the batch
   /// wants them.
   Status fetch(CudaWorkspace& work, const Batch& batch) const;
-  Status download_choices(CudaWorkspace& work, int64_t pass) const;
+  static Status feed_tokens(CudaWorkspace& work, int64_t rows);
+  Status download_choices(CudaWorkspace& work, int64_t pass, int64_t passes) const;
   Status fetch_choices(CudaWorkspace& work, const Batch& batch, int64_t vocab) const;
 
   int64_t id_ = 0;  // of all programs

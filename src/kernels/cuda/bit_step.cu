@@ -37,7 +37,7 @@ bool place_bit_step(BitStepLaunch& l, int tiles, int of_pair, int columns, int m
   const int warps = std::max(a.teams * a.team_warps, static_cast<int>(ceil_div(a.batch * kTileRows, 32)));
   if (a.batch > most * of_pair || warps != a.teams * a.team_warps) return false;
   const auto up = [](int at) { return static_cast<int>(round_up(at, 16)); };
-  const int width = columns * kPer * a.team_warps, floats = p.norm == nullptr ? 0 : 4 * a.k;
+  const int width = columns * kPer * a.team_warps, floats = p.norm == nullptr ? 0 : 4 * padded_norm_columns(a.k);
   // The row is no longer read when there are planes, nor the norm when there are codes.
   p.x_at = a.planes_at = kBitWeightsAt + a.batch * a.blocks_of_row * kTileBlockBytes;
   p.norm_at = p.codes_at = up(p.x_at + std::max(warps * kExchangeWords<kPer> * 4, floats));

@@ -86,40 +86,44 @@ template <int B, int kPer>
 inline constexpr int kStepRounds = B == 1 ? 8 : 2 * kPer;
 
 /// The row's codes in shared memory, normed and quantized by its largest magnitude, zeros up to `width`; returns the
-/// scale. Each thread makes four columns of a round. All threads, which meet afterwards.
+/// scale. `rows`: the thread's first columns. Each thread makes four columns of a round; rounds that no thread has
+/// columns in are left out, since many warps share the time that instructions take. All threads, which meet afterwards.
 template <int kRounds>
-__device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, uint8_t* smem, int width) {
-  auto* const row = reinterpret_cast<float*>(smem + p.x_at);
+__device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, const float* rows, uint8_t* smem, int width) {
   const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * static_cast<int>(blockDim.x);
+  auto* const row = reinterpret_cast<float*>(smem + p.x_at) + first;
   float4 v[kRounds];
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i)
-    v[i] = first + i * step < k ? *reinterpret_cast<const float4*>(p.rows + first + i * step) : float4{0, 0, 0, 0};
-  if (p.norm != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kRounds; ++i)
-      if (first + i * step < k) *reinterpret_cast<float4*>(row + first + i * step) = v[i];
-    const float by =
-        block_inverse_rms(row, k, p.eps, static_cast<int>(blockDim.x), reinterpret_cast<float*>(smem + p.quarters_at));
-    wait_for_all_copies();  // of norms
+  const auto each = [&](int end, const auto& work) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      if (first + i * step >= k) continue;  // zeros, even if the factor is infinite
-      v[i] = normed(v[i], by, *reinterpret_cast<const float4*>(smem + p.norm_at + 4 * (first + i * step)));
+      if (i * step >= end) break;
+      work(i, v[i], first + i * step < end);
     }
+  };
+  each(width, [&](int i, float4& x, bool) {
+    x = first + i * step < k ? *reinterpret_cast<const float4*>(rows + i * step) : float4{0, 0, 0, 0};
+  });
+  if (p.norm != nullptr) {
+    each(k, [&](int i, const float4& x, bool inside) {
+      if (inside) *reinterpret_cast<float4*>(row + i * step) = x;
+    });
+    const float by = block_inverse_rms<true>(row - first, k, p.eps, static_cast<int>(blockDim.x),
+                                             reinterpret_cast<float*>(smem + p.quarters_at));
+    wait_for_all_copies();                        // of norms
+    each(k, [&](int i, float4& x, bool inside) {  // zeros behind stay, even if the factor is infinite
+      if (inside) x = normed(x, by, *reinterpret_cast<const float4*>(smem + p.norm_at + 4 * (first + i * step)));
+    });
   }
   uint32_t most = 0;
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) most = max(most, largest_bits(v[i]));
+  each(k, [&](int, const float4& x, bool) { most = max(most, largest_bits(x)); });
   uint32_t& largest = reinterpret_cast<BitShared*>(smem)->largest;
   most = __reduce_max_sync(0xffffffffu, most);
   if ((threadIdx.x & 31) == 0) atomicMax(&largest, most);
   __syncthreads();
   const Quantizer q = step_quantizer(largest);
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i)
-    if (first + i * step < width)
-      *reinterpret_cast<uint32_t*>(smem + p.codes_at + first + i * step) = four_codes(v[i], q.inverse);
+  each(width, [&](int i, const float4& x, bool inside) {
+    if (inside) *reinterpret_cast<uint32_t*>(smem + p.codes_at + first + i * step) = four_codes(x, q.inverse);
+  });
   return q.scale;
 }
 
@@ -158,19 +162,22 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
     out.find(p, range.first + 2 * of_thread, r);
     factor.find(p, range.first + 2 * of_thread + 1, r);
   }
-  if (p.norm != nullptr)  // each thread's own
+  if (p.norm != nullptr) {  // each thread's own
     for (int i = 4 * thread; i < a.k; i += 4 * static_cast<int>(blockDim.x))
       copy_to_shared_16(smem + p.norm_at + 4 * i, p.norm + i);
+    pad_norm_row(reinterpret_cast<float*>(smem + p.x_at), a.k, static_cast<int>(blockDim.x));
+  }
   const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
   const int team = (warp * a.team_inverse) >> 16, strip = warp - team * a.team_warps;
   const int of_row = kPer * strip + (kPer == 2 ? g >> 2 : 0);
   const int first = 16 * (of_row * Order::kSlots + (g & 3) * Order::kFields) + 4 * t;
   BitStrip<B, kPer, false> mine{a, smem, range.count, team, strip};
+  const float* const rows = p.rows + 4 * thread;
   __syncthreads();
-  wait_for_predecessor();
+  wait_for_predecessor_with(rows, out.y, 0, thread, 0);
 
   const float before = out.y != nullptr && p.end == ProductEnd::kAdd ? *out.y : 0.0f;
-  const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, smem, a.team_warps * kPer * (512 / B));
+  const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, rows, smem, a.team_warps * kPer * (512 / B));
   __syncthreads();
   uint32_t v[Order::kFields];
 #pragma unroll

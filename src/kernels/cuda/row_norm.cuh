@@ -56,7 +56,7 @@ template <class Columns>
 __device__ __forceinline__ float warp_inverse_rms(int k, float eps, const Columns& columns) {
   constexpr int kAhead = 4;
   const auto fetch = [&](int column) { return column < k ? columns(column) : float4{0, 0, 0, 0}; };
-  int column = static_cast<int>(threadIdx.x) % 32 * 4;
+  int column = static_cast<int>(threadIdx.x % 32) * 4;
   NormSums sums;
   float4 v[kAhead];
 #pragma unroll
@@ -77,27 +77,34 @@ __device__ __forceinline__ float warp_inverse_rms(const float* row, int k, float
   return warp_inverse_rms(k, eps, [&](int column) { return *reinterpret_cast<const float4*>(row + column); });
 }
 
+/// Columns whose squares a thread block adds at a time.
+inline constexpr int kNormRound = 8 * kNormSums;
+constexpr __host__ __device__ int padded_norm_columns(int k) { return (k + kNormRound - 1) / kNormRound * kNormRound; }
+
 /// All `threads` of a thread block, which have written the row to shared memory and need not have met; they all get it.
-/// at(i): column i. `quarters`: four floats of shared memory, at a multiple of 16 bytes.
-template <class At>
+/// at(i): column i. `quarters`: four floats of shared memory, at a multiple of 16 bytes. kPadded: zeros lie behind the
+/// row up to a multiple of kNormRound (pad_norm_row()).
+template <bool kPadded = false, class At>
 __device__ __forceinline__ float block_inverse_rms(int k, float eps, int threads, float* quarters, const At& at) {
-  constexpr int kAhead = 8;
+  constexpr int kAhead = kNormRound / kNormSums;
   __syncthreads();
   for (int of = static_cast<int>(threadIdx.x); of < kNormSums; of += threads) {
-    const auto fetch = [&](int column) { return column < k ? at(column) : 0.0f; };
+    const auto fetch = [&](int column) { return kPadded || column < k ? at(column) : 0.0f; };
     int column = of;
     float sum = 0, v[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) v[i] = fetch(column + i * kNormSums);
 #pragma unroll 1
-    for (int left = k; left > 0; left -= kAhead * kNormSums) {
-      column += kAhead * kNormSums;
+    for (int left = k - kNormRound; left > 0; left -= kNormRound) {
+      column += kNormRound;
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         sum = __fmaf_rn(v[i], v[i], sum);
         v[i] = fetch(column + i * kNormSums);
       }
     }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) sum = __fmaf_rn(v[i], v[i], sum);
     sum = add_neighbours(sum);
     if (of % 32 == 0) quarters[of / 32] = sum;
   }
@@ -105,8 +112,13 @@ __device__ __forceinline__ float block_inverse_rms(int k, float eps, int threads
   const float4 q = *reinterpret_cast<const float4*>(quarters);
   return inverse_rms_of(__fadd_rn(__fadd_rn(q.x, q.y), __fadd_rn(q.z, q.w)), k, eps);
 }
+template <bool kPadded = false>
 __device__ __forceinline__ float block_inverse_rms(const float* row, int k, float eps, int threads, float* quarters) {
-  return block_inverse_rms(k, eps, threads, quarters, [&](int i) { return row[i]; });
+  return block_inverse_rms<kPadded>(k, eps, threads, quarters, [&](int i) { return row[i]; });
+}
+/// The zeros behind a row, by all `threads`.
+__device__ __forceinline__ void pad_norm_row(float* row, int k, int threads) {
+  for (int i = k + static_cast<int>(threadIdx.x); i < padded_norm_columns(k); i += threads) row[i] = 0;
 }
 
 }  // namespace lowbit::cuda

@@ -44,7 +44,7 @@ struct StepGemvTile {
 };
 
 /// The thread among those of its team.
-__device__ __forceinline__ int step_gemv_thread() { return static_cast<int>(threadIdx.x) % kProductThreads; }
+__device__ __forceinline__ int step_gemv_thread() { return static_cast<int>(threadIdx.x % kProductThreads); }
 
 /// The copies of a thread's own words and of the tiles' scales, share by share over the tiles of its block.
 template <int Bits, int kTiles>
@@ -134,14 +134,15 @@ __device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int first, i
   ProductWords<Bits> w;
   load_product_words<Bits>(stage, w);
   constexpr int kParts = kInt8Parts<Bits>;
+  constexpr bool kByPairs = Bits != kTable && Bits != kTrellis;  // batches whose products do not wait for each other
   RowHistory<Bits> history = load_product_history<Bits>(stage, first);
   int own[4] = {};
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
-    if (i >= count) break;
+    if ((i % 2 == 0 || !kByPairs) && i >= count) break;
     uint32_t a[kParts][8];
     decode_int8_parts<Bits>(w[i], table, history, a);
-    int d[2][4] = {}, counts = static_cast<int>(threadIdx.x) % 4 == i ? 1 : 0;
+    int d[2][4] = {}, counts = static_cast<int>(threadIdx.x % 4) == i && i < count ? 1 : 0;
     asm("" : "+r"(counts));  // a factor: multiplying has a pipe of its own, choosing has not
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int first, i
 template <bool kRowScales>
 __device__ __forceinline__ void scale_step_gemv(const ProductArgs& p, const float (&sum)[4], float2 by, int x_groups,
                                                 float* slot) {
-  const int before = static_cast<int>(threadIdx.x) % 4 * 2;  // activation groups of the share in the lanes below
+  const int before = static_cast<int>(threadIdx.x % 4) * 2;  // activation groups of the share in the lanes below
   if (kRowScales || p.per_scale == 1) {
     if (before < x_groups)
       *reinterpret_cast<float2*>(slot - 16) = {__fmaf_rn(sum[0], by.x, 0.0f), __fmaf_rn(sum[2], by.x, 0.0f)};
@@ -185,7 +186,7 @@ struct StepGemvOutput {
   float bias = 0, before = 0;
   template <int kTiles>
   __device__ __forceinline__ void find(const ProductArgs& p, int of_launch) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, second = lane / 16;
+    const int lane = static_cast<int>(threadIdx.x % 32), second = lane / 16;
     const StepGemvTile<kTiles> at(p, of_launch, second);
     const ProductPart& part = p.part[at.part];
     const int n = 16 * at.tile + lane % 16;
@@ -227,10 +228,10 @@ template <int kTiles, bool kRowScales, class PutCodes>
 __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const float* results, const float* scales,
                                                      const float* x_scales, const StepGemvOutput& out,
                                                      const PutCodes& put_codes) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16, count = step_gemv_sums<kRowScales>(p),
+  const int lane = static_cast<int>(threadIdx.x % 32), r = lane % 16, count = step_gemv_sums<kRowScales>(p),
             base = kTiles == 2 ? lane / 16 * count * 16 + r : r;
   float acc = 0;
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = 12;
 #pragma unroll 1
   for (int i = 0; i < count; i += kAtOnce) {
     float result[kAtOnce], scale[kAtOnce];
@@ -239,9 +240,10 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
       result[j] = results[base + (i + j) * 16];
       scale[j] = kRowScales ? x_scales[i + j] : scales[base + (i + j) * 16];
     }
+    const int left = count - i;
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j)
-      if (i + j < count) acc = __fmaf_rn(result[j], scale[j], acc);
+      if (j < left) acc = __fmaf_rn(result[j], scale[j], acc);
   }
   if constexpr (kRowScales) acc = __fmaf_rn(acc, scales[kTiles == 2 ? lane : r], 0.0f);
   float y = __fadd_rn(acc, out.bias);
@@ -264,7 +266,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
   constexpr int kStages = kStepGemvStages<Bits, kTiles>;
   let_successor_start();
   constexpr int kFirst = kStages / kTeams;  // copies before the wait
-  const int team = kTeams == 1 ? 0 : static_cast<int>(threadIdx.x) / kProductThreads, thread = step_gemv_thread(),
+  const int team = kTeams == 1 ? 0 : static_cast<int>(threadIdx.x / kProductThreads), thread = step_gemv_thread(),
             of_launch = static_cast<int>(blockIdx.x) * kTeams + team, teams = static_cast<int>(gridDim.x) * kTeams;
   uint8_t* const own = product_shared + team * p.team_bytes;
   const int warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
@@ -277,7 +279,10 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
 #pragma unroll 1
   for (int i = 0; i < kFirst; ++i) copies.next(p, own, count, of_chunk);
   StepGemvColumns<kThreads> by = {};
-  if (p.norm != nullptr && p.rows != nullptr) load_step_gemv<kThreads>(p.norm, p.k, 0, by);
+  if (p.norm != nullptr && p.rows != nullptr) {
+    load_step_gemv<kThreads>(p.norm, p.k, 0, by);
+    if (p.k > kShortRow) pad_norm_row(reinterpret_cast<float*>(product_shared + p.rows_at), p.k, kThreads);
+  }
   StepGemvOutput out;
   if (warp == 0 && of_launch < p.tiles) out.find<kTiles>(p, of_launch);
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
@@ -286,9 +291,11 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
     for (int i = static_cast<int>(threadIdx.x); p.y_codes != nullptr && i < p.rounds; i += kThreads)
       reinterpret_cast<uint32_t*>(product_shared + p.groups_at)[32 * p.rounds + i] = 0;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
-  wait_for_predecessor();
-  out.fetch_before(p);
-  stage_step_gemv<kThreads>(p, product_shared, by, [&] {
+  clear_behind_scales(p, product_shared);
+  const ShortRow row(p);
+  row.wait();
+  stage_step_gemv<kThreads>(p, product_shared, row, by, [&] {
+    out.fetch_before(p);
 #pragma unroll 1
     for (int i = kFirst; i < kStages; ++i) copies.next(p, own, count, of_chunk);
   });

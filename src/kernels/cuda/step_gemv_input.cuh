@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_step_gemv(const float* row, int k, int firs
 template <int kThreads, int kQuads>
 __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* shared, int first,
                                                const StepGemvColumns<kThreads>& v) {
-  const int lane = static_cast<int>(threadIdx.x) % 8, end = p.k_blocks * 128;
+  const int lane = static_cast<int>(threadIdx.x % 8), end = p.k_blocks * 128;
   uint32_t most[kQuads];
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) most[i] = largest_bits(v[i]);
@@ -66,6 +66,54 @@ __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* sh
   }
 }
 
+/// Rows of at most 1,024 columns, of which a warp quantizes 128: with a norm each such warp adds up all squares itself,
+/// from loads that come with those of its own columns, and no thread waits for another one.
+inline constexpr int kShortRow = 8 * kNormSums;
+static_assert(4 * kProductThreads >= kShortRow);
+
+/// Where a thread's loads of a short row begin. Made before the wait for the row: behind it instructions cost time.
+struct ShortRow {
+  const float *own, *of_lane;
+  int own_left, lane_left;    // columns from there on
+  int is_short, has_columns;  // of the row; of the warp
+  __device__ __forceinline__ explicit ShortRow(const ProductArgs& p) {
+    const int column = 4 * static_cast<int>(threadIdx.x), of = column % kNormSums;
+    own = p.rows + column, of_lane = p.rows + of;
+    own_left = p.k - column, lane_left = p.k - of, has_columns = column - of < p.k;
+    is_short = p.rows != nullptr && p.k <= kShortRow;
+  }
+  __device__ __forceinline__ void wait() const {
+    wait_for_predecessor_with(own, of_lane, static_cast<uint32_t>(2 * is_short), own_left, lane_left);
+  }
+};
+
+/// All threads. `by`: the norm's columns of the thread.
+template <int kThreads, class Behind>
+__device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
+                                                   const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
+  StepGemvColumns<kThreads> v = {};
+  if (row.own_left > 0) v[0] = *reinterpret_cast<const float4*>(row.own);
+  if (p.norm != nullptr) {
+    float4 all[kShortRow / kNormSums];
+#pragma unroll
+    for (int i = 0; i < kShortRow / kNormSums; ++i) {
+      all[i] = {0, 0, 0, 0};
+      if (row.lane_left > i * kNormSums) all[i] = *reinterpret_cast<const float4*>(row.of_lane + i * kNormSums);
+    }
+    behind_loads();
+    if (!row.has_columns) return;
+    NormSums sums;
+#pragma unroll
+    for (int i = 0; i < kShortRow / kNormSums; ++i) sums.add(all[i]);
+    const float factor = sums.inverse_rms(p.k, p.eps);
+    if (row.own_left > 0) v[0] = normed(v[0], factor, by[0]);  // zeros behind, whatever factor
+  } else {
+    behind_loads();
+    if (!row.has_columns) return;
+  }
+  quantize_quads<kThreads, 1>(p, shared, 0, v);
+}
+
 /// The row into shared memory, `v` first; returns 1 / rms. All threads.
 template <int kThreads>
 __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& v) {
@@ -77,7 +125,7 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
 #pragma unroll 1
   for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < p.k; column += 4 * kThreads)
     *reinterpret_cast<float4*>(row + column) = *reinterpret_cast<const float4*>(p.rows + column);
-  return block_inverse_rms(row, p.k, p.eps, kThreads, reinterpret_cast<float*>(shared + p.quarters_at));
+  return block_inverse_rms<true>(row, p.k, p.eps, kThreads, reinterpret_cast<float*>(shared + p.quarters_at));
 }
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
@@ -115,6 +163,12 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
   }
 }
 
+/// Scales of a share behind the row, of codes that nobody uses the sums of.
+__device__ __forceinline__ void clear_behind_scales(const ProductArgs& p, uint8_t* shared) {
+  if (threadIdx.x < kStepGemvXGroups)
+    reinterpret_cast<float*>(shared + p.x_scales_at)[p.k_blocks * 4 + static_cast<int>(threadIdx.x)] = 0.0f;
+}
+
 /// The row's codes and scales, of which four pieces and two scales of a thread are under way at once. All threads.
 template <int kThreads>
 __device__ __forceinline__ void copy_step_codes(const ProductArgs& p, uint8_t* shared, float* scales) {
@@ -146,15 +200,13 @@ __device__ __forceinline__ void copy_step_codes(const ProductArgs& p, uint8_t* s
 
 /// All threads; they meet afterwards.
 template <int kThreads, class Behind>
-__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared,
+__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                 const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
-  auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
+  if (row.is_short) return quantize_short_row<kThreads>(p, shared, row, by, behind_loads);
   if (p.rows != nullptr) {
     quantize_row<kThreads>(p, shared, by, behind_loads);
   } else {
-    copy_step_codes<kThreads>(p, shared, scales);
+    copy_step_codes<kThreads>(p, shared, reinterpret_cast<float*>(shared + p.x_scales_at));
     behind_loads();
   }
 }

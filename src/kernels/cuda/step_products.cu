@@ -66,7 +66,7 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   args.weights_at = args.scale_stages * groups;
   args.results_at = args.weights_at + args.stages * tiles * stage_bytes(bits);
   args.team_bytes = args.results_at + 2 * sums;
-  const int norm = args.norm == nullptr ? 0 : 4 * args.k;
+  const int norm = args.norm == nullptr ? 0 : 4 * padded_norm_columns(args.k);
   args.rows_at = args.teams == 1 ? args.results_at : args.teams * args.team_bytes;
   args.codes_at = args.teams == 1 ? args.results_at + std::max(2 * sums, norm) : args.rows_at + norm;
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;

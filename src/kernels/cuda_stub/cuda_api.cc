@@ -114,7 +114,7 @@ Status row_codes(const RowCodes&) { return not_built(); }
 Status round_rows(const RoundRows&) { return not_built(); }
 Status clip_rows(const float*, int64_t, int64_t, int64_t, float*, void*) { return not_built(); }
 Status halve_rows(const HalveRows&) { return not_built(); }
-Status feed_tokens(const ChosenToken*, int64_t, int32_t*, void*) { return not_built(); }
+Status feed_tokens(const FeedTokens&) { return not_built(); }
 Status round_to_halves(const float*, int64_t, bool, float*, void*) { return not_built(); }
 Status upload_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status download_on(void*, void*, const void*, int64_t) { return not_built(); }

@@ -106,19 +106,21 @@ struct Merging {
 struct Running {
   float most, total;
 };
-/// kTensor: scores are exponents of two.
+/// A span that is not the first one. kTensor: scores are exponents of two.
 template <bool kTensor = false>
-__device__ __forceinline__ Merging merge(const Seen& seen, float most, float total, Running& running) {
+__device__ __forceinline__ Merging merge_later(float most, float total, Running& running) {
   const auto power = [](float x) { return kTensor ? power_of_two(x) : exp_f32(x); };
-  if (seen.nothing()) return {1.0f, 0.0f};
-  if (seen.is_first) {
-    running = {most, total};
-    return {0.0f, 1.0f};
-  }
   const float next = most > running.most ? most : running.most;
   const float before = power(__fsub_rn(running.most, shift_of(next))), here = power(__fsub_rn(most, shift_of(next)));
   running = {next, __fmaf_rn(total, here, __fmul_rn(running.total, before))};
   return {before, here};
+}
+template <bool kTensor = false>
+__device__ __forceinline__ Merging merge(const Seen& seen, float most, float total, Running& running) {
+  if (seen.nothing()) return {1.0f, 0.0f};
+  if (!seen.is_first) return merge_later<kTensor>(most, total, running);
+  running = {most, total};
+  return {0.0f, 1.0f};
 }
 __device__ __forceinline__ float merged(const Seen& seen, const Merging& by, float sum, float all) {
   if (seen.nothing()) return all;

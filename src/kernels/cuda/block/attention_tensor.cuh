@@ -61,8 +61,8 @@ __device__ __forceinline__ float sum_of_four(float v) {
 }
 
 /// Where a lane's matrices begin: position or element l % 16 of the sums, and eight columns on for half of the lanes.
-__device__ __forceinline__ int lane_row() { return static_cast<int>(threadIdx.x) % 16; }
-__device__ __forceinline__ int lane_column() { return static_cast<int>(threadIdx.x) % 32 / 16 * 8; }
+__device__ __forceinline__ int lane_row() { return static_cast<int>(threadIdx.x % 16); }
+__device__ __forceinline__ int lane_column() { return static_cast<int>(threadIdx.x % 32) / 16 * 8; }
 
 /// The span so far and one page more: results of both are sums relative to their largest scores.
 __device__ __forceinline__ Merging join_page(float most, float total, Running& running) {

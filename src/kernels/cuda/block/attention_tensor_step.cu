@@ -4,7 +4,8 @@
 
 #include <bit>
 
-#include "kernels/cuda/block/attention_tensor.cuh"
+#include "base/checked.h"
+#include "kernels/cuda/block/attention_tensor_input.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
@@ -15,109 +16,31 @@ namespace {
 using namespace block;  // NOLINT
 
 constexpr int kMostOfCluster = 8;
-constexpr int kStepWarps = kPagedThreads / 32, kHalfTiles = kPageTiles / 2, kHalfSteps = kPageSteps / 2;
-static_assert(kStepWarps == 2 * kSpanPages && kPagedThreads / kLanes == kTensorRows);
 
-template <int kDim>
-struct TensorStepShared {
-  static constexpr int kQueryPitch = kDim + 8, kProductPitch = kDim + 8;
-  union {
-    uint16_t keys[kSpanPages][kKeyHalves<kDim>];
-    float products[kSpanPages][kTensorRows][kProductPitch];  // behind the scores
-  };
-  uint16_t values[kSpanPages][kValueHalves<kDim>];
-  uint16_t high[kTensorRows][kQueryPitch], low[kTensorRows][kQueryPitch];
-  uint4 weights[kSpanPages][kPageSteps][2][32];  // fragments of both parts
-  float4 totals[kStepWarps][kTensorRows];        // of the lanes that share a row
-  /// The result of the span as result_of() has it, for the other blocks of a cluster; behind the weights' last use.
-  __device__ float* result(int query) { return reinterpret_cast<float*>(weights) + query * (kDim + 2); }
-  float most[kStepWarps][kTensorRows], exponent[kTensorRows];
-  bool is_last;  // of the spans' blocks
+/// Elements of a tile's queries that a block of a cluster puts together, 256 at a time, as all blocks store them there:
+/// behind TensorStepShared.
+struct SpanResults {
+  float sums[kPagedThreads];
+  float2 heads[kStepWarps];  // largest score and sum of exponentials of the query that a warp's elements are of
 };
-
-static_assert(kTensorRows * (128 + 2) * sizeof(float) <= sizeof(TensorStepShared<128>::weights));
-
-/// Starts the copies of what the span's rows see. Values that they do not see are zeros: 0 times infinity is no number.
+/// The results of block `rank`'s round, one for each span.
 template <int kDim>
-__device__ __forceinline__ void fetch_span(const AttendPages& call, const PagedTile& tile, int span, const Seen& seen,
-                                           TensorStepShared<kDim>& shared) {
-  constexpr int kEights = kDim / 8, kOfPage = kTensorPage * kEights;
-  const int first_page = seen.begin / kTensorPage, pages = (seen.end + kTensorPage - 1) / kTensorPage - first_page;
-  const int from = span * static_cast<int>(kSpanPages) + first_page, thread = static_cast<int>(threadIdx.x);
-#pragma unroll 4
-  for (int at = thread; at < pages * kOfPage; at += kPagedThreads) {
-    const int page = at / kOfPage, i = at % kOfPage;
-    copy_to_shared_16(&shared.keys[first_page + page][i / 8 * kKeyPitch + i % 8 * 8],
-                      page_rows(call, tile, from + page, 0) + i * 8);
-  }
-#pragma unroll 4
-  for (int at = thread; at < pages * kOfPage; at += kPagedThreads) {
-    const int page = at / kOfPage, i = at % kOfPage, t = i / kEights;
-    uint16_t* const to = &shared.values[first_page + page][t * kValuePitch16<kDim> + i % kEights * 8];
-    if (seen.has((first_page + page) * kTensorPage + t)) {
-      copy_to_shared_16(to, page_rows(call, tile, from + page, 1) + i * 8);
-    } else {
-      *reinterpret_cast<uint4*>(to) = {0, 0, 0, 0};
-    }
-  }
+__device__ __forceinline__ SpanResults* span_results(TensorStepShared<kDim>& shared, const PagedTile& tile, int round) {
+  return reinterpret_cast<SpanResults*>(&shared + 1) + round * tile.spans;
 }
-
-/// The rotated queries as two f16 each; the new key and value into their page and, where this span has them, beside the
-/// others. Half a warp has a row, and the first warp two more. All copies have come.
+/// Elements of this block's round: at most 256, none if 0 or less.
 template <int kDim>
-__device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile& tile, int span,
-                                         const float2 (&turns)[kDim / 32], TensorStepShared<kDim>& shared) {
-  constexpr int kHalf = kDim / 2, kPairs = kHalf / kLanes;
-  const AttendPages& attend = call.attend;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes, position = tile.sequence.position;
-  const int page = position / kTensorPage, t = position % kTensorPage;
-  const int64_t kv_row = (int64_t{tile.sequence.row} * attend.kv.kv_heads + tile.kv_head) * kDim;
-#pragma unroll
-  for (int r = static_cast<int>(threadIdx.x) / kLanes; r < kTensorRows + 2; r += kTensorRows) {
-    const int query = r - 2;  // -2: value, -1: key
-    const float* const from = query == -2   ? call.v + kv_row
-                              : query == -1 ? call.k + kv_row
-                                            : attend.q + tile.offset(attend, query < tile.count ? query : 0);
-    float2 pairs[kPairs];
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const float a = from[i * kLanes + lane], b = from[i * kLanes + lane + kHalf];
-      pairs[i] = {__fsub_rn(__fmul_rn(a, turns[i].x), __fmul_rn(b, turns[i].y)),
-                  __fadd_rn(__fmul_rn(b, turns[i].x), __fmul_rn(a, turns[i].y))};
-      if (query == -2) pairs[i] = {a, b};
-      largest = fmaxf(largest, fmaxf(fabsf(pairs[i].x), fabsf(pairs[i].y)));
-    }
-#pragma unroll
-    for (int w = 1; w < kLanes; w *= 2) largest = fmaxf(largest, xor_lanes(largest, w));
-    if (query >= 0) {
-      const QueryScale scale = query_scale(largest);
-      if (lane == 0) shared.exponent[query] = __fmul_rn(__fmul_rn(attend.scale, kLog2E), scale.inverse);
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const TensorPair both = split_pair(__fmul_rn(pairs[i].x, scale.factor), __fmul_rn(pairs[i].y, scale.factor));
-        uint16_t *const high = shared.high[query] + i * kLanes + lane, *const low =
-                                                                           shared.low[query] + i * kLanes + lane;
-        high[0] = static_cast<uint16_t>(both.high), high[kHalf] = static_cast<uint16_t>(both.high >> 16);
-        low[0] = static_cast<uint16_t>(both.low), low[kHalf] = static_cast<uint16_t>(both.low >> 16);
-      }
-    } else if (position / kSpan == span) {
-      auto* const rows = const_cast<uint16_t*>(page_rows(attend, tile, page, query + 1 == 0 ? 0 : 1));
-      const int here = page % static_cast<int>(kSpanPages);
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int e = i * kLanes + lane;
-        const uint16_t a = f16_nearest(pairs[i].x), b = f16_nearest(pairs[i].y);
-        if (query == -1) {
-          shared.keys[here][e * kKeyPitch + t] = rows[e * kTensorPage + t] = a;
-          shared.keys[here][(e + kHalf) * kKeyPitch + t] = rows[(e + kHalf) * kTensorPage + t] = b;
-        } else {
-          shared.values[here][t * kValuePitch16<kDim> + e] = rows[t * kDim + e] = a;
-          shared.values[here][t * kValuePitch16<kDim> + e + kHalf] = rows[t * kDim + e + kHalf] = b;
-        }
-      }
-    }
-  }
+__device__ __forceinline__ int round_elements(const PagedTile& tile, int round) {
+  return tile.count * kDim - (round * tile.spans + static_cast<int>(blockIdx.z)) * kPagedThreads;
+}
+/// One thread, before arrive_in_cluster().
+template <int kDim>
+__device__ __forceinline__ void expect_spans(const PagedTile& tile, TensorStepShared<kDim>& shared) {
+  int warps = 0;
+  for (int round = 0; round_elements<kDim>(tile, round) > 0; ++round)
+    warps += min(round_elements<kDim>(tile, round) / 32, kStepWarps);
+  constexpr int kOfWarp = 32 * sizeof(float) + sizeof(float2);
+  expect_in_cluster(&shared.spans_have_come, warps * tile.spans * kOfWarp);
 }
 
 /// Products of the queries with half of a page's keys, from position `first` of the page on.
@@ -145,7 +68,7 @@ __device__ __forceinline__ void multiply_half_page(int page, int first, const Te
 /// A warp's exponentials in two parts of f16, in the order of the product with values.
 template <int kDim>
 __device__ __forceinline__ void put_half_page(const float (&scores)[kHalfTiles][4], TensorStepShared<kDim>& shared) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int step = 0; step < kHalfSteps; ++step) {
     uint32_t high[4], low[4];
@@ -164,7 +87,7 @@ __device__ __forceinline__ void put_half_page(const float (&scores)[kHalfTiles][
 /// A warp's share of the scores: products, their largest, exponentials. `there`: some of the page is seen.
 template <int kDim>
 __device__ __forceinline__ void score_half_page(const Seen& seen, bool there, TensorStepShared<kDim>& shared) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int page = warp / 2, first = warp % 2 * (kTensorPage / 2), g = lane / 4, column = lane % 4 * 2;
   float scores[kHalfTiles][4] = {};
   if (there) multiply_half_page(page, first, shared, scores);
@@ -207,7 +130,7 @@ __device__ __forceinline__ void score_half_page(const Seen& seen, bool there, Te
 template <int kDim>
 __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim>& shared) {
   constexpr int kOwn = kDim / 16;  // tiles of eight elements
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int page = warp / 2, first = warp % 2 * (kDim / 2), g = lane / 4, column = lane % 4 * 2;
   const uint16_t* const from = shared.values[page] + lane_row() * kValuePitch16<kDim> + first + lane_column();
   float sums[kOwn][4] = {};
@@ -237,61 +160,79 @@ __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim
 }
 
 /// Puts the span's pages together, a thread for each element: results of the span, or the output where there is no
-/// other.
+/// other. All pages' loads and powers come first; a page that is not there has no part in them. kCluster: results go to
+/// the block that puts the element's spans together.
 template <int kDim, bool kCluster>
 __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedTile& tile, const Seen& seen,
                                            TensorStepShared<kDim>& shared) {
-  const int begin = seen.begin / kTensorPage, end = (seen.end + kTensorPage - 1) / kTensorPage;
-  for (int at = static_cast<int>(threadIdx.x); at < tile.count * kDim; at += kPagedThreads) {
+  const int begin = seen.begin / kTensorPage, end = (seen.end + kTensorPage - 1) / kTensorPage,
+            thread = static_cast<int>(threadIdx.x), own = static_cast<int>(blockIdx.z);
+  int rank = 0, round = 0;
+  for (int at = thread; at < tile.count * kDim; at += kPagedThreads) {
     const int query = at / kDim, element = at % kDim;
     Running running = {-INFINITY, 0};
     float all = 0;
-    for (int page = begin; page < end; ++page) {
+#pragma unroll
+    for (int page = 0; page < static_cast<int>(kSpanPages); ++page) {
       const float4 a = shared.totals[2 * page][query], b = shared.totals[2 * page + 1][query];
       const float total = __fadd_rn(__fadd_rn(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y)),
                                     __fadd_rn(__fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)));
       const float most =
           __fmul_rn(fmaxf(shared.most[2 * page][query], shared.most[2 * page + 1][query]), shared.exponent[query]);
-      const Merging by = join_page(most, total, running);
-      all = joined_page(by, shared.products[page][query][element], all);
+      Running next = running;
+      const float joined = joined_page(join_page(most, total, next), shared.products[page][query][element], all);
+      const bool there = page >= begin && page < end;
+      running = there ? next : running;
+      all = there ? joined : all;
     }
     if (call.results == nullptr) {
-      call.out[tile.offset(call, query) + element] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
-      continue;
+      call.out[step_offset(call, tile) + at] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+    } else if constexpr (kCluster) {
+      SpanResults& to = span_results(shared, tile, round)[own];
+      const uint32_t barrier = address_in_cluster(&shared.spans_have_come, rank);
+      store_in_cluster(address_in_cluster(&to.sums[thread], rank), all, barrier);
+      if (thread % 32 == 0)
+        store_in_cluster(address_in_cluster(&to.heads[thread / 32], rank), float2{running.most, running.total},
+                         barrier);
+      if (++rank == tile.spans) rank = 0, ++round;
+    } else {
+      float* const to = result_of(call, own, query);
+      if (element == 0) to[0] = running.most, to[1] = running.total;
+      to[2 + element] = all;
     }
-    float* const to = kCluster ? shared.result(query) : result_of(call, static_cast<int>(blockIdx.z), query);
-    if (element == 0) to[0] = running.most, to[1] = running.total;
-    to[2 + element] = all;
   }
 }
 
-/// merge_tile() from the shared memory of a cluster: each block puts some elements together. All loads come first.
+/// merge_tile() of what the blocks of a cluster have stored here. All spans have positions that the row sees, and the
+/// first one has the first of them.
 template <int kDim>
 __device__ __forceinline__ void merge_cluster(const AttendPages& call, const PagedTile& tile,
                                               TensorStepShared<kDim>& shared) {
-  meet_in_cluster();
-  for (int at = static_cast<int>(blockIdx.z) * kPagedThreads + static_cast<int>(threadIdx.x); at < tile.count * kDim;
-       at += tile.spans * kPagedThreads) {
-    const int query = at / kDim, i = at % kDim, position = tile.position(query);
-    const float* const from = shared.result(query);
-    float most[kMostOfCluster], total[kMostOfCluster], sum[kMostOfCluster];
+  const int thread = static_cast<int>(threadIdx.x);
+  if (round_elements<kDim>(tile, 0) <= 0) return;
+  wait_for_stores(&shared.spans_have_come);
+#pragma unroll 1
+  for (int round = 0; thread < round_elements<kDim>(tile, round); ++round) {
+    const SpanResults* const from = span_results(shared, tile, round);
+    float sum[kMostOfCluster] = {};
+    Running of[kMostOfCluster] = {};
 #pragma unroll
     for (int part = 0; part < kMostOfCluster; ++part) {
       if (part >= tile.spans) break;
-      most[part] = load_from_cluster(from, part), total[part] = load_from_cluster(from + 1, part);
-      sum[part] = load_from_cluster(from + 2 + i, part);
+      const float2 head = from[part].heads[thread / 32];
+      sum[part] = from[part].sums[thread], of[part] = {head.x, head.y};
     }
-    Running running{0, 0};
-    float all = 0;
+    Running running = of[0];
+    float all = sum[0];
 #pragma unroll
-    for (int part = 0; part < kMostOfCluster; ++part) {
+    for (int part = 1; part < kMostOfCluster; ++part) {
       if (part >= tile.spans) break;
-      const Seen seen = seen_of(position, tile.first_span + part, call.window);
-      all = merged(seen, merge<true>(seen, most[part], total[part], running), sum[part], all);
+      const Merging by = merge_later<true>(of[part].most, of[part].total, running);
+      all = __fmaf_rn(sum[part], by.here, __fmul_rn(all, by.before));
     }
-    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+    const int at = (round * tile.spans + static_cast<int>(blockIdx.z)) * kPagedThreads + thread;
+    call.out[step_offset(call, tile) + at] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
-  meet_in_cluster();  // nobody reads this block's any more
 }
 
 /// kCluster: the blocks of a tile's spans are one.
@@ -306,20 +247,16 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
   const int span = tile.first_span + static_cast<int>(blockIdx.z), position = tile.sequence.position;
   if (static_cast<int>(blockIdx.z) >= tile.spans) return;
   const Seen seen = seen_of(position, span, attend.window);
+  if constexpr (kCluster) {
+    if (threadIdx.x == 0) expect_spans<kDim>(tile, shared);
+    arrive_in_cluster();
+  }
   fetch_span<kDim>(attend, tile, span, seen, shared);
   if constexpr (kPagesFirst) let_successor_start();
-  float2 turns[kDim / 32];
-#pragma unroll
-  for (int i = 0; i < kDim / 32; ++i) {
-    const int64_t at = int64_t{position} * (kDim / 2) + i * kLanes + static_cast<int>(threadIdx.x) % kLanes;
-    turns[i] = {call.cos[at], call.sin[at]};
-  }
-  wait_for_predecessor();
-  wait_for_all_copies();
+  if constexpr (kCluster) wait_for_cluster();  // all barriers are there
+  add_rows<kDim>(call, tile, span, shared);
   __syncthreads();
-  add_rows<kDim>(call, tile, span, turns, shared);
-  __syncthreads();
-  const int page = static_cast<int>(threadIdx.x) / 64;
+  const int page = static_cast<int>(threadIdx.x / 64);
   const bool there = page * kTensorPage < seen.end && (page + 1) * kTensorPage > seen.begin;
   score_half_page<kDim>(seen, there, shared);
   __syncthreads();
@@ -340,13 +277,17 @@ template <int kDim>
 cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
   const AttendPages& a = call.attend;
   const unsigned spans = a.results == nullptr ? 1u : static_cast<unsigned>(a.spans), of_cluster = std::bit_ceil(spans);
-  const bool cluster = device.bulk_copies && spans > 1 && of_cluster <= unsigned{kMostOfCluster};
+  // Results of rounds of blocks, of which the last may be for some of them alone.
+  const size_t results = static_cast<size_t>(ceil_div(a.tile_queries * kDim, kPagedThreads)) + of_cluster,
+               bytes = sizeof(TensorStepShared<kDim>) + results * sizeof(SpanResults);
+  const bool cluster = device.bulk_copies && spans > 1 && of_cluster <= unsigned{kMostOfCluster} &&
+                       bytes <= static_cast<size_t>(device.shared_bytes);
   auto* const kernel = cluster ? &attend_tensor_rows<kDim, true> : &attend_tensor_rows<kDim, false>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
                   cluster ? of_cluster : spans);
   return launch_cluster(kernel, grid, dim3(kPagedThreads), dim3(1, 1, cluster ? of_cluster : 1),
-                        sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
+                        cluster ? bytes : sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
                         call.overlap && device.bulk_copies, call);
 }
 

@@ -1,4 +1,6 @@
-// Tokens that were chosen become those that the next pass reads.
+// In front of a pass: its lists come from the host, and tokens that the pass before has chosen become those that it
+// reads. One thread block, whose loads from the host's memory are on their way together. No kernel of the pass may
+// start before it has ended: they read lists before they wait for their predecessors.
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
@@ -7,21 +9,34 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kFeedThreads = 64;
+constexpr int kFeedThreads = 1024;
 
-__global__ void feed_all(const ChosenToken* chosen, int64_t rows, int32_t* tokens) {
-  const int64_t i = int64_t{blockIdx.x} * kFeedThreads + threadIdx.x;
-  if (i < rows) tokens[i] = chosen[i].token < 0 ? 0 : chosen[i].token;
+__global__ void __launch_bounds__(kFeedThreads) feed_all(const __grid_constant__ FeedTokens call) {
+  const auto thread = static_cast<int64_t>(threadIdx.x);
+  const int pass = *call.pass + 1;
+  __syncthreads();  // all have read it
+  if (pass == 0) {
+    if (thread == 0) *call.pass = 0;
+    return;
+  }
+  auto* const to = reinterpret_cast<uint4*>(call.lists);
+  const auto* const from = reinterpret_cast<const uint4*>(call.host_lists + pass * call.lists_apart);
+#pragma unroll 2
+  for (int64_t i = thread; i < call.bytes / 16; i += kFeedThreads) to[i] = from[i];
+  __syncthreads();  // tokens are among them
+  for (int64_t i = thread; i < call.rows; i += kFeedThreads) {
+    const ChosenToken chosen = call.chosen[i];
+    call.kept[(pass - 1) * call.rows_apart + i] = chosen;
+    call.tokens[i] = chosen.token < 0 ? 0 : chosen.token;
+  }
 }
 
 }  // namespace
 
-Status feed_tokens(const ChosenToken* chosen, int64_t rows, int32_t* tokens, void* stream) {
-  if (rows == 0) return {};
-  const dim3 grid(static_cast<unsigned>((rows + kFeedThreads - 1) / kFeedThreads));
+Status feed_tokens(const FeedTokens& call) {
+  if (call.rows == 0) return {};
   return check_cuda(
-      launch(feed_all, grid, dim3(kFeedThreads), 0, static_cast<cudaStream_t>(stream), false, chosen, rows, tokens),
-      "tokens");
+      launch(feed_all, dim3(1), dim3(kFeedThreads), 0, static_cast<cudaStream_t>(call.stream), false, call), "tokens");
 }
 
 }  // namespace lowbit::cuda

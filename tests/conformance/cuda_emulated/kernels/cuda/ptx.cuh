@@ -19,6 +19,7 @@ inline uint32_t shared_address(const void* p) {
 
 inline void let_successor_start() {}
 inline void wait_for_predecessor() {}
+inline void wait_for_predecessor_with(const void*, const void*, uint32_t, int, int) {}
 inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from, 16); }
 inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(shared_memory + to, from, 16); }
 inline void wait_for_all_copies() {}
