@@ -158,7 +158,7 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
     sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
     if constexpr (T::kTurns > 1) {
-      add_turns<T>(pipeline.base + T::kBehindAt, turn, acc[0]);
+      add_turns<T>(pipeline.base + T::kResultsAt, turn, acc[0]);
       if (turn > 0) continue;
     }
 #pragma unroll
@@ -166,13 +166,17 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
       if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
     if constexpr (T::kBoxes) {
       if (o.boxes) {
-        if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
-        __syncwarp();
+        if constexpr (T::kSingle) {
+          named_barrier(1, 128 * T::kGroups);  // all have read the stages
+        } else {
+          if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
+          __syncwarp();
+        }
         const int first = int(threadIdx.x) / 32 % 4 * 16 + group * T::kWaves * 64;  // row of the warp
 #pragma unroll
         for (int w = 0; w < T::kWaves; ++w)
           store_boxes<T>(g, c_map, at.p0 + first + 64 * w, at.q0,
-                         pipeline.base + T::kBehindAt + (first + 64 * w) * T::kQ * 2, acc[w]);
+                         pipeline.base + T::kResultsAt + (first + 64 * w) * T::kQ * 2, acc[w]);
         continue;
       }
     }
@@ -271,11 +275,16 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
 
 bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
                       cudaStream_t stream, cudaError_t* error) {
+  const bool single = tiles_of(g.m, cut.p) * tiles_of(g.n, cut.q) <= device.processors;  // a thread block has one tile
   const auto start = [&]<int Groups, int Waves, int Q>() {
+    if constexpr (Q == 64 || Q == 128)
+      if (single)
+        return launch_tile<Tile<Groups, Waves, Q, false, 1, Results::kInStages>, false>(g, groups, device, stream,
+                                                                                        error);
     return launch_tile<Tile<Groups, Waves, Q>, false>(g, groups, device, stream, error);
   };
   const auto start_groups = [&]<int Waves, int Q>() {
-    return launch_tile<Tile<2, Waves, Q, false, 1, false>, true>(g, groups, device, stream, error);
+    return launch_tile<Tile<2, Waves, Q, false, 1, Results::kFromRegisters>, true>(g, groups, device, stream, error);
   };
   if (groups.count > 0) {
     if (cut.p == 256) return start_groups.template operator()<2, 128>();
