@@ -72,12 +72,12 @@ __device__ __forceinline__ float4 four_halves(const uint2& w) {
 
 // ---- Norm
 
-constexpr int kNormedBlocks = 4;  // of columns that a warp has at once
+constexpr int kNormedBlocks = 4, kLastBlocks = 2;  // of columns that a warp has at once, and at a row's end
 
 /// Rows in shared memory end with zeros, so that no load needs a look at where the row ends.
 template <int kTeam, class Int>
 constexpr LOWBIT_HD Int padded_columns(Int columns) {
-  constexpr Int kRound = kTeam * kNormedBlocks * kNormSums;
+  constexpr Int kRound = kTeam * kLastBlocks * kNormSums;
   return (columns + kRound - 1) / kRound * kRound;
 }
 
@@ -98,8 +98,8 @@ __device__ __forceinline__ float one_warps_inverse_rms(const uint16_t* row, int 
   }
   return sums.inverse_rms(columns, eps);
 }
-/// Four warps, whose thread `thread` has the sum of that number. meet(): a barrier of them. They have all written the
-/// row and need not have met.
+/// Four warps, whose thread `thread` has the sum of that number, of a row that all of them see. meet(): a barrier of
+/// them.
 template <Fp8Element E>
 __device__ __forceinline__ float four_warps_inverse_rms(const uint16_t* row, int columns, float eps, int thread,
                                                         float* quarters, const auto& meet) {
@@ -107,7 +107,6 @@ __device__ __forceinline__ float four_warps_inverse_rms(const uint16_t* row, int
   const uint16_t* at = row + thread;
   float sum = 0;
   uint16_t v[kAhead];
-  meet();
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
 #pragma unroll 1
@@ -141,8 +140,9 @@ struct NormedBlocks {
   uint32_t codes[Count];
   float scale;
 
-  /// The first `count` blocks. there(i): the lane's columns of block i are. Others are zeros, or NaN by a norm that is
-  /// not finite.
+  /// The first `count` blocks, or all if kAll. there(i): the lane's columns of block i are. Others are zeros, or NaN by
+  /// a norm that is not finite.
+  template <bool kAll>
   __device__ __forceinline__ void quantize(int count, bool power_of_two, const auto& there) {
     const int own = static_cast<int>(threadIdx.x) % Count;
     uint32_t most[Count];
@@ -152,7 +152,7 @@ struct NormedBlocks {
 #pragma unroll
     for (int i = 1; i < Count; ++i)
       if (own == i) found = most[i];
-    const float largest = own < count ? __uint_as_float(found) : 1.0f;
+    const float largest = kAll || own < count ? __uint_as_float(found) : 1.0f;
     scale = plain_scale(largest, power_of_two);
     const bool near = power_of_two || has_near_quotients(scale);
     if (__any_sync(0xffffffffu, !(largest > 0x1p-60f && largest < 0x1p60f && near)))
@@ -186,6 +186,38 @@ struct NormedBlocks {
   }
 };
 
+/// Where a lane's codes of a row go, and a warp's scales of it.
+struct NormedPlace {
+  uint8_t* codes;
+  float* scales;
+  int64_t scales_apart;
+};
+
+/// Count blocks of a warp, all of them there if kAll, Step columns apart from the lane's column `base` on;
+/// code_columns() has the rest.
+template <Fp8Element E, int Count, int Step, bool kAll>
+__device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of_two, float by, int base, int end,
+                                            bool tells, const auto& halves, const auto& weight, const auto& done) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  NormedBlocks<Count> of;
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const int column = base + i * Step;
+    of.v[i] = normed(four_halves<E>(halves(column)), by, weight(i, column));
+  }
+  const int count = kAll ? Count : min((end - (base - 4 * lane) + Step - 1) / Step, Count);
+  const auto there = [&](int i) { return kAll || base + i * Step < end; };
+  of.template quantize<kAll>(count, power_of_two, there);
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    if (there(i)) *reinterpret_cast<uint32_t*>(to.codes + i * Step) = of.codes[i];
+  if (tells)
+#pragma unroll
+    for (int i = 0; i < Count; ++i)
+      if (there(i)) done(base, i * Step);
+  if (lane < count) *to.scales = of.scale;
+}
+
 /// A warp's columns of a row, Count blocks at once that are Step columns apart: from the lane's column `first` on up to
 /// `end`. halves(column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
 /// the columns at base + more have become codes; called if `tells`.
@@ -193,36 +225,20 @@ template <Fp8Element E, int Count, int Step>
 __device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, float by, int first, int end, bool tells,
                                              const auto& halves, const auto& weight, const auto& done) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint8_t* codes = q.codes + row * q.ldcodes + first;
-  const int64_t scales_apart = q.scales_by_column ? q.ldscales : 1;
-  float* scales = scale_at(q, row, first / kFp8Block) + lane * (Step / kFp8Block) * scales_apart;
+  NormedPlace to{q.codes + row * q.ldcodes + first, nullptr, q.scales_by_column ? q.ldscales : 1};
+  to.scales = scale_at(q, row, first / kFp8Block) + lane * (Step / kFp8Block) * to.scales_apart;
+  int base = first, left = end - (first - 4 * lane);
 #pragma unroll 1
-  for (int base = first; base - 4 * lane < end; base += Count * Step) {
-    NormedBlocks<Count> of;
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-      const int column = base + i * Step;
-      of.v[i] = normed(four_halves<E>(halves(column)), by, weight(i, column));
-    }
-    const int left = end - (base - 4 * lane), count = min((left + Step - 1) / Step, Count);
-    const auto there = [&](int i) { return base + i * Step < end; };
-    of.quantize(count, q.power_of_two, there);
-    const auto leave = [&](const auto& has) {
-#pragma unroll
-      for (int i = 0; i < Count; ++i)
-        if (has(i)) *reinterpret_cast<uint32_t*>(codes + i * Step) = of.codes[i];
-#pragma unroll
-      for (int i = 0; i < Count; ++i)
-        if (tells && has(i)) done(base, i * Step);
-    };
-    if (left >= (Count - 1) * Step + kFp8Block)
-      leave([](int) { return true; });
-    else
-      leave(there);
-    if (lane < count) *scales = of.scale;
-    codes += Count * Step;
-    scales += Count * (Step / kFp8Block) * scales_apart;
+  for (; left >= (Count - 1) * Step + kFp8Block; base += Count * Step, left -= Count * Step) {
+    code_blocks<E, Count, Step, true>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
+    to.codes += Count * Step;
+    to.scales += Count * (Step / kFp8Block) * to.scales_apart;
   }
+  constexpr int kLast = Count < kLastBlocks ? Count : kLastBlocks;
+  if (left > kLast * Step)
+    code_blocks<E, Count, Step, false>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
+  else if (left > 0)
+    code_blocks<E, kLast, Step, false>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
   if (lane == 0)
     for (int column = first; column < end; column += Step) clear_padding(q, q.rows, row, column / kFp8Block);
 }

@@ -178,13 +178,21 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
                  device.bulk_copies);
 }
 
-/// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or,
-/// where `team` is 0, thread blocks that make codes of `part` columns each.
+/// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or a
+/// ring, or, where `team` is 0, thread blocks that make codes of `part` columns each.
 struct NormedShape {
   int team = 0;
   int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
   int64_t part = 0;
+  NormedRing ring{};
 };
+
+/// As many rows as shared memory has room for, a third of them under way. None: a row is too wide.
+NormedShape shape_of_ring(int64_t columns, const Device& device) {
+  const int64_t none = normed_ring_bytes(columns, 0), row = normed_ring_bytes(columns, 1) - none,
+                slots = std::clamp<int64_t>((device.shared_bytes - none) / row, 0, kMostNormedSlots);
+  return {.ring = {static_cast<int>(std::clamp<int64_t>(2 * slots / 3, 0, kMostNormedTeams)), static_cast<int>(slots)}};
+}
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
 template <int kTeam>
@@ -210,6 +218,8 @@ NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
   if (q.rows >= kRowsForWarps * device.processors)
     if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
       return shape;
+  if (q.rows >= kRowsForTeams * device.processors && device.bulk_copies)
+    if (const auto shape = shape_of_ring(q.columns, device); shape.ring.teams > 1) return shape;
   if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
   return shape_of_parts(q, device);
@@ -217,24 +227,28 @@ NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
 
 template <Fp8Element E>
 cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Device& device, cudaStream_t stream) {
-  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, int64_t last) {
+  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, const auto& last) {
     const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), device);
     if (error != cudaSuccess) return error;
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
-                  device.bulk_copies, q, static_cast<int>(last));
+                  device.bulk_copies, q, last);
   };
+  if (shape.ring.teams > 0)
+    return start(&quantize_normed_ring<E>, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
+                 128 * shape.ring.teams, normed_ring_bytes(q.columns, shape.ring.slots), shape.ring);
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;
     const int64_t parts = (q.columns + shape.part - 1) / shape.part;
     return start(kernel, dim3(static_cast<unsigned>(q.rows), static_cast<unsigned>(parts)), 128,
-                 normed_part_bytes(q.columns), shape.part);
+                 normed_part_bytes(q.columns), static_cast<int>(shape.part));
   }
   auto* const kernel = shape.team == 1 ? &quantize_normed_rows<E, 1> : &quantize_normed_rows<E, 4>;
   const int64_t bytes =
                     shape.team == 1 ? normed_bytes<1>(q.columns, shape.teams) : normed_bytes<4>(q.columns, shape.teams),
                 blocks = std::min((q.rows + shape.teams - 1) / shape.teams, device.processors * shape.at_once);
-  return start(kernel, dim3(static_cast<unsigned>(blocks)), 32 * shape.team * shape.teams, bytes, shape.teams);
+  return start(kernel, dim3(static_cast<unsigned>(blocks)), 32 * shape.team * shape.teams, bytes,
+               static_cast<int>(shape.teams));
 }
 
 template <Fp8Element E>

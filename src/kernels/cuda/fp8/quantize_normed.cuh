@@ -62,11 +62,13 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
   for (; row < q.rows; row += rows_apart) {
     wait_for_all_copies();
     float by;
-    if constexpr (kTeam == 1)
+    if constexpr (kTeam == 1) {
       by = one_warps_inverse_rms<E>(own, columns, q.norm_eps);
-    else
-      by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters,
-                                     [&] { team_barrier(1 + team, kThreadsOf); });
+    } else {
+      const auto meet = [&] { team_barrier(1 + team, kThreadsOf); };
+      meet();
+      by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters, meet);
+    }
     x += rows_apart * q.ldx;
     code_columns<E, kNormedBlocks, kStep>(
         q, row, by, first, columns, row + rows_apart < q.rows,
@@ -74,6 +76,71 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); },
         [&](int base, int more) { copy_to_shared_8(own + base + more, x + base + more); });
   }
+}
+
+/// Rows of a thread block that stays lie in a ring of `slots`, which the copy engine fills in their order: one row for
+/// each of `teams` of four warps, and others under way, so that memory never waits for a norm.
+struct NormedRing {
+  int teams = 0, slots = 0;
+};
+constexpr int kMostNormedTeams = 8, kMostNormedSlots = 32;
+/// Bytes of shared memory: barriers of slots, parts of sums, the norm's weights, rows.
+inline int64_t normed_ring_bytes(int64_t columns, int64_t slots) {
+  return 8 * kMostNormedSlots + 16 * kMostNormedTeams + (4 + 2 * slots) * padded_columns<4>(columns);
+}
+
+template <Fp8Element E>
+__global__ void __launch_bounds__(128 * kMostNormedTeams, 1)
+    quantize_normed_ring(const __grid_constant__ Fp8Quant q, const __grid_constant__ NormedRing ring) {
+#if LOWBIT_SM90
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  constexpr int kStep = 4 * kNormSums, kThreadsOf = 128;
+  const int columns = static_cast<int>(q.columns), room = padded_columns<4>(columns);
+  const int team = static_cast<int>(threadIdx.x) / kThreadsOf, thread = static_cast<int>(threadIdx.x) % kThreadsOf;
+  const int first = thread / 32 * kNormSums + thread % 32 * 4;  // column of the lane
+  const uint32_t full = shared_address(bytes);                  // barriers
+  auto* const quarters = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots) + 4 * team;
+  auto* const weights = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots + 16 * kMostNormedTeams);
+  auto* const slots = reinterpret_cast<uint16_t*>(weights + room);
+  const auto fetch = [&](int slot, int64_t row) {
+    barrier_expect(full + 8 * slot, 2 * columns);
+    copy_bulk(shared_address(slots + slot * room), static_cast<const uint16_t*>(q.x) + row * q.ldx, 2 * columns,
+              full + 8 * slot);
+  };
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < ring.slots; ++i) barrier_init(full + 8 * i, 1);
+    barriers_visible_to_copies();
+  }
+  let_successor_start();
+  wait_for_predecessor();
+  if (threadIdx.x == 0)
+    for (int i = 0; i < ring.slots; ++i)
+      if (const int64_t row = blockIdx.x + int64_t{i} * gridDim.x; row < q.rows) fetch(i, row);
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * kThreadsOf * ring.teams)
+    copy_to_shared_16(weights + i, q.norm_weight + i);
+  for (int i = columns + 4 * thread; i < room; i += 4 * kThreadsOf) {
+    for (int slot = team; slot < ring.slots; slot += ring.teams)
+      *reinterpret_cast<uint2*>(slots + slot * room + i) = uint2{0, 0};
+    *reinterpret_cast<float4*>(weights + i) = float4{0, 0, 0, 0};
+  }
+  wait_for_all_copies();
+  __syncthreads();
+  int slot = team;
+  uint32_t phase = 0;
+  for (int64_t row = blockIdx.x + int64_t{gridDim.x} * team; row < q.rows; row += int64_t{gridDim.x} * ring.teams) {
+    const auto* const own = slots + slot * room;
+    const auto meet = [&] { team_barrier(1 + team, kThreadsOf); };
+    barrier_wait(full + 8 * slot, phase);
+    const float by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters, meet);
+    code_columns<E, kNormedBlocks, kStep>(
+        q, row, by, first, columns, false, [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
+        [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
+    meet();
+    if (const int64_t next = row + int64_t{gridDim.x} * ring.slots; thread == 0 && next < q.rows) fetch(slot, next);
+    slot += ring.teams;
+    if (slot >= ring.slots) slot -= ring.slots, phase ^= 1;
+  }
+#endif
 }
 
 /// Thread block (row, part): codes of the `part` columns from blockIdx.y * part on, a multiple of 512. Its weights come
@@ -99,6 +166,7 @@ __global__ void __launch_bounds__(128, 8) quantize_normed_part(const __grid_cons
   for (int i = columns + 8 * thread; i < padded_columns<4>(columns); i += 8 * 128)
     *reinterpret_cast<uint4*>(own + i) = uint4{0, 0, 0, 0};
   wait_for_all_copies();
+  __syncthreads();
   const float by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters, [] { __syncthreads(); });
   code_columns<E, Count, kStep>(
       q, row, by, first, end, false,
