@@ -2,6 +2,8 @@
 // Shared by the kernels of an RMS norm with E4M3 codes behind it: the norm of a row of halves in shared memory, and
 // codes of blocks of 128 columns, four columns a lane. Instructions bound them beside memory, so each is counted.
 
+#include <type_traits>
+
 #include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/row_norm.cuh"
 
@@ -81,52 +83,49 @@ constexpr LOWBIT_HD Int padded_columns(Int columns) {
   return (columns + kRound - 1) / kRound * kRound;
 }
 
-template <Fp8Element E>
-__device__ __forceinline__ float one_warps_inverse_rms(const uint16_t* row, int columns, float eps) {
-  const auto* at = reinterpret_cast<const uint2*>(row) + threadIdx.x % 32;
-  constexpr int kApart = kNormSums / 4;
-  NormSums sums;
-  uint2 v[2] = {at[0], at[kApart]};
-#pragma unroll 1
-  for (int left = columns; left > 0; left -= 2 * kNormSums) {
-    at += 2 * kApart;
-    const bool more = left > 2 * kNormSums;
-    sums.add(four_halves<E>(v[0]));
-    if (more) v[0] = at[0];
-    sums.add(four_halves<E>(v[1]));
-    if (more) v[1] = at[kApart];
-  }
-  return sums.inverse_rms(columns, eps);
-}
-/// Four warps, whose thread `thread` has the sum of that number, of a row that all of them see. meet(): a barrier of
-/// them.
-template <Fp8Element E>
-__device__ __forceinline__ float four_warps_inverse_rms(const uint16_t* row, int columns, float eps, int thread,
-                                                        float* quarters, const auto& meet) {
-  constexpr int kAhead = 8;
-  const uint16_t* at = row + thread;
-  float sum = 0;
-  uint16_t v[kAhead];
+/// 1 / rms of a row in shared memory that all threads of a team see; each has as many of the 128 sums, side by side.
+/// meet(): a barrier of the team; `parts`: four floats of it in shared memory, at a multiple of 16 bytes.
+template <Fp8Element E, int kTeam>
+__device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int columns, float eps, int thread, float* parts,
+                                                  const auto& meet) {
+  constexpr int kOwn = 4 / kTeam, kAhead = kLastBlocks * kTeam;
+  using Own = std::conditional_t<kTeam == 1, uint2, std::conditional_t<kTeam == 2, uint32_t, uint16_t>>;
+  const auto value = [](const Own& w, int i) {
+    if constexpr (kTeam == 1) return i % 2 == 0 ? low_half<E>(i < 2 ? w.x : w.y) : high_half<E>(i < 2 ? w.x : w.y);
+    else return i == 0 ? low_half<E>(w) : high_half<E>(w);
+  };
+  const uint16_t* at = row + kOwn * thread;
+  const auto load = [&](int i) { return *reinterpret_cast<const Own*>(at + i * kNormSums); };
+  float sums[kOwn] = {};
+  Own v[kAhead];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
+  for (int i = 0; i < kAhead; ++i) v[i] = load(i);
 #pragma unroll 1
   for (int left = columns; left > 0; left -= kAhead * kNormSums) {
-    float own[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) own[i] = low_half<E>(v[i]);
     at += kAhead * kNormSums;
-    if (left > kAhead * kNormSums) {
+    const bool more = left > kAhead * kNormSums;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
+    for (int i = 0; i < kAhead; ++i) {
+      float own[kOwn];
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) own[j] = value(v[i], j);
+      if (more) v[i] = load(i);
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) sums[j] = __fmaf_rn(own[j], own[j], sums[j]);
     }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) sum = __fmaf_rn(own[i], own[i], sum);
   }
+  float sum = sums[0];
+  if constexpr (kTeam == 2) sum = __fadd_rn(sums[0], sums[1]);
+  if constexpr (kTeam == 1) sum = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
   sum = add_neighbours(sum);
-  if (thread % 32 == 0) quarters[thread / 32] = sum;
-  meet();
-  const float4 q = *reinterpret_cast<const float4*>(quarters);
-  return inverse_rms_of(__fadd_rn(__fadd_rn(q.x, q.y), __fadd_rn(q.z, q.w)), columns, eps);
+  if constexpr (kTeam > 1) {
+    if (thread % 32 == 0) parts[thread / 32] = sum;
+    meet();
+    const float4 q = *reinterpret_cast<const float4*>(parts);
+    sum = __fadd_rn(q.x, q.y);
+    if constexpr (kTeam == 4) sum = __fadd_rn(sum, __fadd_rn(q.z, q.w));
+  }
+  return inverse_rms_of(sum, columns, eps);
 }
 
 // ---- Codes
@@ -239,7 +238,7 @@ __device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, flo
     code_blocks<E, Count, Step, false>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
   else if (left > 0)
     code_blocks<E, kLast, Step, false>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
-  if (lane == 0)
+  if (lane == 0 && q.scales_by_column && row == q.rows - 1)
     for (int column = first; column < end; column += Step) clear_padding(q, q.rows, row, column / kFp8Block);
 }
 

@@ -188,10 +188,12 @@ struct NormedShape {
 };
 
 /// As many rows as shared memory has room for, a third of them under way. None: a row is too wide.
+template <int kTeam>
 NormedShape shape_of_ring(int64_t columns, const Device& device) {
-  const int64_t none = normed_ring_bytes(columns, 0), row = normed_ring_bytes(columns, 1) - none,
-                slots = std::clamp<int64_t>((device.shared_bytes - none) / row, 0, kMostNormedSlots);
-  return {.ring = {static_cast<int>(std::clamp<int64_t>(2 * slots / 3, 0, kMostNormedTeams)), static_cast<int>(slots)}};
+  const int64_t none = normed_ring_bytes<kTeam>(columns, 0), row = normed_ring_bytes<kTeam>(columns, 1) - none,
+                slots = std::clamp<int64_t>((device.shared_bytes - none) / row, 0, kMostNormedSlots),
+                teams = std::clamp<int64_t>(2 * slots / 3, 0, kMostNormedTeams<kTeam>);
+  return {.team = kTeam, .ring = {static_cast<int>(teams), static_cast<int>(slots)}};
 }
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
@@ -219,7 +221,7 @@ NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
     if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
       return shape;
   if (q.rows >= kRowsForTeams * device.processors && device.bulk_copies)
-    if (const auto shape = shape_of_ring(q.columns, device); shape.ring.teams > 1) return shape;
+    if (const auto shape = shape_of_ring<4>(q.columns, device); shape.ring.teams > 1) return shape;
   if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
   return shape_of_parts(q, device);
@@ -233,9 +235,12 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
                   device.bulk_copies, q, last);
   };
-  if (shape.ring.teams > 0)
-    return start(&quantize_normed_ring<E>, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
-                 128 * shape.ring.teams, normed_ring_bytes(q.columns, shape.ring.slots), shape.ring);
+  const auto start_ring = [&]<int Team>() {
+    return start(&quantize_normed_ring<E, Team>,
+                 dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
+                 32 * Team * shape.ring.teams, normed_ring_bytes<Team>(q.columns, shape.ring.slots), shape.ring);
+  };
+  if (shape.ring.teams > 0) return shape.team == 2 ? start_ring.template operator()<2>() : start_ring.template operator()<4>();
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;

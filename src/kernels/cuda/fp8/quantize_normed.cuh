@@ -61,14 +61,9 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
   __syncthreads();
   for (; row < q.rows; row += rows_apart) {
     wait_for_all_copies();
-    float by;
-    if constexpr (kTeam == 1) {
-      by = one_warps_inverse_rms<E>(own, columns, q.norm_eps);
-    } else {
-      const auto meet = [&] { team_barrier(1 + team, kThreadsOf); };
-      meet();
-      by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters, meet);
-    }
+    const auto meet = [&] { team_barrier(1 + team, kThreadsOf); };
+    if (kTeam > 1) meet();
+    const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
     x += rows_apart * q.ldx;
     code_columns<E, kNormedBlocks, kStep>(
         q, row, by, first, columns, row + rows_apart < q.rows,
@@ -79,28 +74,31 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
 }
 
 /// Rows of a thread block that stays lie in a ring of `slots`, which the copy engine fills in their order: one row for
-/// each of `teams` of four warps, and others under way, so that memory never waits for a norm.
+/// each of `teams` of kTeam warps, and others under way, so that memory never waits for a norm.
 struct NormedRing {
   int teams = 0, slots = 0;
 };
-constexpr int kMostNormedTeams = 8, kMostNormedSlots = 32;
+constexpr int kMostNormedSlots = 32;
+template <int kTeam>
+inline constexpr int kMostNormedTeams = kTeam == 4 ? 8 : 12;
 /// Bytes of shared memory: barriers of slots, parts of sums, the norm's weights, rows.
-inline int64_t normed_ring_bytes(int64_t columns, int64_t slots) {
-  return 8 * kMostNormedSlots + 16 * kMostNormedTeams + (4 + 2 * slots) * padded_columns<4>(columns);
+template <int kTeam>
+int64_t normed_ring_bytes(int64_t columns, int64_t slots) {
+  return 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam> + (4 + 2 * slots) * padded_columns<kTeam>(columns);
 }
 
-template <Fp8Element E>
-__global__ void __launch_bounds__(128 * kMostNormedTeams, 1)
+template <Fp8Element E, int kTeam>
+__global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
     quantize_normed_ring(const __grid_constant__ Fp8Quant q, const __grid_constant__ NormedRing ring) {
 #if LOWBIT_SM90
   LOWBIT_DYNAMIC_SHARED(bytes);
-  constexpr int kStep = 4 * kNormSums, kThreadsOf = 128;
-  const int columns = static_cast<int>(q.columns), room = padded_columns<4>(columns);
+  constexpr int kStep = kTeam * kNormSums, kThreadsOf = 32 * kTeam;
+  const int columns = static_cast<int>(q.columns), room = padded_columns<kTeam>(columns);
   const int team = static_cast<int>(threadIdx.x) / kThreadsOf, thread = static_cast<int>(threadIdx.x) % kThreadsOf;
   const int first = thread / 32 * kNormSums + thread % 32 * 4;  // column of the lane
   const uint32_t full = shared_address(bytes);                  // barriers
   auto* const quarters = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots) + 4 * team;
-  auto* const weights = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots + 16 * kMostNormedTeams);
+  auto* const weights = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam>);
   auto* const slots = reinterpret_cast<uint16_t*>(weights + room);
   const auto fetch = [&](int slot, int64_t row) {
     barrier_expect(full + 8 * slot, 2 * columns);
@@ -131,7 +129,7 @@ __global__ void __launch_bounds__(128 * kMostNormedTeams, 1)
     const auto* const own = slots + slot * room;
     const auto meet = [&] { team_barrier(1 + team, kThreadsOf); };
     barrier_wait(full + 8 * slot, phase);
-    const float by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters, meet);
+    const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
     code_columns<E, kNormedBlocks, kStep>(
         q, row, by, first, columns, false, [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
@@ -167,7 +165,7 @@ __global__ void __launch_bounds__(128, 8) quantize_normed_part(const __grid_cons
     *reinterpret_cast<uint4*>(own + i) = uint4{0, 0, 0, 0};
   wait_for_all_copies();
   __syncthreads();
-  const float by = four_warps_inverse_rms<E>(own, columns, q.norm_eps, thread, quarters, [] { __syncthreads(); });
+  const float by = team_inverse_rms<E, 4>(own, columns, q.norm_eps, thread, quarters, [] { __syncthreads(); });
   code_columns<E, Count, kStep>(
       q, row, by, first, end, false,
       [&](int column) {
