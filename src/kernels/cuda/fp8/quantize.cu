@@ -240,7 +240,9 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
                  dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
                  32 * Team * shape.ring.teams, normed_ring_bytes<Team>(q.columns, shape.ring.slots), shape.ring);
   };
-  if (shape.ring.teams > 0) return shape.team == 2 ? start_ring.template operator()<2>() : start_ring.template operator()<4>();
+  if (shape.ring.teams > 0 && shape.team == 1) return start_ring.template operator()<1>();
+  if (shape.ring.teams > 0 && shape.team == 2) return start_ring.template operator()<2>();
+  if (shape.ring.teams > 0) return start_ring.template operator()<4>();
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;

@@ -78,9 +78,9 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
 struct NormedRing {
   int teams = 0, slots = 0;
 };
-constexpr int kMostNormedSlots = 32;
+constexpr int kMostNormedSlots = 64;
 template <int kTeam>
-inline constexpr int kMostNormedTeams = kTeam == 4 ? 8 : 12;
+inline constexpr int kMostNormedTeams = kTeam == 4 ? 8 : 24 / kTeam;
 /// Bytes of shared memory: barriers of slots, parts of sums, the norm's weights, rows.
 template <int kTeam>
 int64_t normed_ring_bytes(int64_t columns, int64_t slots) {
@@ -105,15 +105,14 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
     copy_bulk(shared_address(slots + slot * room), static_cast<const uint16_t*>(q.x) + row * q.ldx, 2 * columns,
               full + 8 * slot);
   };
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < ring.slots; ++i) barrier_init(full + 8 * i, 1);
-    barriers_visible_to_copies();
-  }
+  // A lane's first rows need no barrier but its own.
+  const int lanes_slot = static_cast<int>(threadIdx.x) < 32 ? static_cast<int>(threadIdx.x) : ring.slots;
+  for (int i = lanes_slot; i < ring.slots; i += 32) barrier_init(full + 8 * i, 1);
+  barriers_visible_to_copies();
   let_successor_start();
   wait_for_predecessor();
-  if (threadIdx.x == 0)
-    for (int i = 0; i < ring.slots; ++i)
-      if (const int64_t row = blockIdx.x + int64_t{i} * gridDim.x; row < q.rows) fetch(i, row);
+  for (int i = lanes_slot; i < ring.slots; i += 32)
+    if (const int64_t row = blockIdx.x + int64_t{i} * gridDim.x; row < q.rows) fetch(i, row);
   for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * kThreadsOf * ring.teams)
     copy_to_shared_16(weights + i, q.norm_weight + i);
   for (int i = columns + 4 * thread; i < room; i += 4 * kThreadsOf) {
@@ -127,7 +126,12 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
   uint32_t phase = 0;
   for (int64_t row = blockIdx.x + int64_t{gridDim.x} * team; row < q.rows; row += int64_t{gridDim.x} * ring.teams) {
     const auto* const own = slots + slot * room;
-    const auto meet = [&] { team_barrier(1 + team, kThreadsOf); };
+    const auto meet = [&] {
+      if (kTeam == 1)
+        __syncwarp();
+      else
+        team_barrier(1 + team, kThreadsOf);
+    };
     barrier_wait(full + 8 * slot, phase);
     const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
     code_columns<E, kNormedBlocks, kStep>(
