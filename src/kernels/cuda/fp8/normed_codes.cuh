@@ -95,24 +95,19 @@ __device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int colum
     else return i == 0 ? low_half<E>(w) : high_half<E>(w);
   };
   const uint16_t* at = row + kOwn * thread;
-  const auto load = [&](int i) { return *reinterpret_cast<const Own*>(at + i * kNormSums); };
   float sums[kOwn] = {};
-  Own v[kAhead];
+#pragma unroll 2
+  for (int left = columns; left > 0; left -= kAhead * kNormSums, at += kAhead * kNormSums) {
+    Own v[kAhead];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) v[i] = load(i);
-#pragma unroll 1
-  for (int left = columns; left > 0; left -= kAhead * kNormSums) {
-    at += kAhead * kNormSums;
-    const bool more = left > kAhead * kNormSums;
+    for (int i = 0; i < kAhead; ++i) v[i] = *reinterpret_cast<const Own*>(at + i * kNormSums);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      float own[kOwn];
+    for (int i = 0; i < kAhead; ++i)
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) own[j] = value(v[i], j);
-      if (more) v[i] = load(i);
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j) sums[j] = __fmaf_rn(own[j], own[j], sums[j]);
-    }
+      for (int j = 0; j < kOwn; ++j) {
+        const float own = value(v[i], j);
+        sums[j] = __fmaf_rn(own, own, sums[j]);
+      }
   }
   float sum = sums[0];
   if constexpr (kTeam == 2) sum = __fadd_rn(sums[0], sums[1]);
@@ -185,12 +180,20 @@ struct NormedBlocks {
   }
 };
 
-/// Where a lane's codes of a row go, and a warp's scales of it.
+/// Where a lane's codes of a row go, from its column `first` on, and a warp's scales, whose blocks are Step columns
+/// apart.
 struct NormedPlace {
   uint8_t* codes;
   float* scales;
   int64_t scales_apart;
 };
+template <int Step>
+__device__ __forceinline__ NormedPlace normed_place(const Fp8Quant& q, int64_t row, int first) {
+  const int64_t apart = q.scales_by_column ? q.ldscales : 1;
+  return {q.codes + row * q.ldcodes + first,
+          scale_at(q, row, first / kFp8Block) + static_cast<int>(threadIdx.x) % 32 * (Step / kFp8Block) * apart,
+          apart * (Step / kFp8Block)};
+}
 
 /// Count blocks of a warp, all of them there if kAll, Step columns apart from the lane's column `base` on;
 /// code_columns() has the rest.
@@ -221,17 +224,16 @@ __device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of
 /// `end`. halves(column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
 /// the columns at base + more have become codes; called if `tells`.
 template <Fp8Element E, int Count, int Step>
-__device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, float by, int first, int end, bool tells,
-                                             const auto& halves, const auto& weight, const auto& done) {
+__device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, NormedPlace to, float by, int first,
+                                             int end, bool tells, const auto& halves, const auto& weight,
+                                             const auto& done) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  NormedPlace to{q.codes + row * q.ldcodes + first, nullptr, q.scales_by_column ? q.ldscales : 1};
-  to.scales = scale_at(q, row, first / kFp8Block) + lane * (Step / kFp8Block) * to.scales_apart;
   int base = first, left = end - (first - 4 * lane);
 #pragma unroll 1
   for (; left >= (Count - 1) * Step + kFp8Block; base += Count * Step, left -= Count * Step) {
     code_blocks<E, Count, Step, true>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
     to.codes += Count * Step;
-    to.scales += Count * (Step / kFp8Block) * to.scales_apart;
+    to.scales += Count * to.scales_apart;
   }
   constexpr int kLast = Count < kLastBlocks ? Count : kLastBlocks;
   if (left > kLast * Step)

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
     const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
     x += rows_apart * q.ldx;
     code_columns<E, kNormedBlocks, kStep>(
-        q, row, by, first, columns, row + rows_apart < q.rows,
+        q, row, normed_place<kStep>(q, row, first), by, first, columns, row + rows_apart < q.rows,
         [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); },
         [&](int base, int more) { copy_to_shared_8(own + base + more, x + base + more); });
@@ -122,9 +122,12 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
   }
   wait_for_all_copies();
   __syncthreads();
+  const int64_t rows_apart = int64_t{gridDim.x} * ring.teams;
+  int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
+  NormedPlace to = normed_place<kStep>(q, row, first);
   int slot = team;
   uint32_t phase = 0;
-  for (int64_t row = blockIdx.x + int64_t{gridDim.x} * team; row < q.rows; row += int64_t{gridDim.x} * ring.teams) {
+  for (; row < q.rows; row += rows_apart) {
     const auto* const own = slots + slot * room;
     const auto meet = [&] {
       if (kTeam == 1)
@@ -135,10 +138,12 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
     barrier_wait(full + 8 * slot, phase);
     const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
     code_columns<E, kNormedBlocks, kStep>(
-        q, row, by, first, columns, false, [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
+        q, row, to, by, first, columns, false, [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
     meet();
     if (const int64_t next = row + int64_t{gridDim.x} * ring.slots; thread == 0 && next < q.rows) fetch(slot, next);
+    to.codes += rows_apart * q.ldcodes;
+    to.scales += rows_apart * (q.scales_by_column ? 1 : q.ldscales);
     slot += ring.teams;
     if (slot >= ring.slots) slot -= ring.slots, phase ^= 1;
   }
@@ -171,7 +176,7 @@ __global__ void __launch_bounds__(128, 8) quantize_normed_part(const __grid_cons
   __syncthreads();
   const float by = team_inverse_rms<E, 4>(own, columns, q.norm_eps, thread, quarters, [] { __syncthreads(); });
   code_columns<E, Count, kStep>(
-      q, row, by, first, end, false,
+      q, row, normed_place<kStep>(q, row, first), by, first, end, false,
       [&](int column) {
         return column < end ? *reinterpret_cast<const uint2*>(own + column) : uint2{0, 0};
       },
