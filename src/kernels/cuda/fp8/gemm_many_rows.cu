@@ -6,141 +6,13 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/fp8/many_rows_tiles.cuh"
+#include "kernels/cuda/fp8/many_rows_sums.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
 namespace lowbit::cuda::fp8 {
 namespace {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/// acc += s times the scales: rows[0] and rows[1] for the columns below `edge`, rows[2] and rows[3] for the others.
-template <class T>
-__device__ __forceinline__ void scale_accumulate(const float (&s)[T::kSums], const float (&rows)[4], int edge,
-                                                 float (&acc)[T::kSums]) {
-#pragma unroll
-  for (int first = 0; first < T::kQ; first += T::kOneChoice) {
-    const bool second = !T::kOneScale && first >= edge;
-    const float upper = second ? rows[2] : rows[0], lower = second ? rows[3] : rows[1];
-#pragma unroll
-    for (int i = first / 2; i < (first + T::kOneChoice) / 2; i += 4) {
-      acc[i] = __fmaf_rn(s[i], upper, acc[i]);
-      acc[i + 1] = __fmaf_rn(s[i + 1], upper, acc[i + 1]);
-      acc[i + 2] = __fmaf_rn(s[i + 2], lower, acc[i + 2]);
-      acc[i + 3] = __fmaf_rn(s[i + 3], lower, acc[i + 3]);
-    }
-  }
-}
-
-/// acc += s times the scales of a's two rows and b's columns, which are at `of_b` in shared memory.
-template <class T>
-__device__ __forceinline__ void scale_accumulate_rows(const float (&s)[T::kSums], float upper, float lower,
-                                                      uint32_t of_b, float (&acc)[T::kSums]) {
-#pragma unroll
-  for (int j = 0; j < T::kQ / 8; ++j) {
-    const float2 b = load_two_scales(of_b + 32 * j + 8 * (threadIdx.x % 4));
-    acc[4 * j] = __fmaf_rn(s[4 * j] * upper, b.x, acc[4 * j]);
-    acc[4 * j + 1] = __fmaf_rn(s[4 * j + 1] * upper, b.y, acc[4 * j + 1]);
-    acc[4 * j + 2] = __fmaf_rn(s[4 * j + 2] * lower, b.x, acc[4 * j + 2]);
-    acc[4 * j + 3] = __fmaf_rn(s[4 * j + 3] * lower, b.y, acc[4 * j + 3]);
-  }
-}
-
-__device__ __forceinline__ void store_four_sums(uint32_t to, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
-__device__ __forceinline__ float4 load_four_sums(uint32_t from) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
-}
-
-/// A warp has read a stage, whose barrier this is.
-__device__ __forceinline__ void release(uint32_t empty) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(empty);
-}
-
-/// Sums of a tile's blocks of K, of one turn. While a warpgroup scales a block's products it has none for the tensor
-/// cores, and the others may be at it, too: so the next stage's barrier is asked before, and its descriptors are one
-/// addition.
-template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, int group, int turn, int own,
-                                           int edge, float (&acc)[T::kWaves][T::kSums]) {
-  // Through a shuffle, so that they are kept: the compiler would make them anew for each block.
-  const auto kept = [](uint32_t descriptor) { return __shfl_sync(0xffffffffu, descriptor, 0); };
-  const uint32_t first_p = kept(first_descriptor(pipeline.base + uint32_t(group * T::kWaves * 64 * 128)));
-  const uint32_t first_q = kept(first_descriptor(pipeline.base + T::kP * 128));
-  const uint32_t of_four = o.engine ? 12 : 0;  // scales of b lie in fours; bytes
-  const uint32_t of_next = o.engine ? 16 : 4;  // bytes to the next row of blocks
-  Pipeline<T> at = pipeline;
-  int b = T::kTurns == 1 ? 0 : (turn - at.stage % T::kTurns + T::kTurns) % T::kTurns;
-  if (T::kTurns > 1) at.advance(b);
-  // Of the next stage, worked out while products run.
-  uint32_t stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
-  uint32_t of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
-  if (b < o.blocks) barrier_wait(at.full(), at.phase);
-#pragma unroll 1
-  while (b < o.blocks) {
-    const uint32_t p = first_p + stage, q = first_q + stage, empty = at.empty(), rows_here = rows_at;
-    float first_b = 1, second_b = 1;
-    if constexpr (!T::kRowScales) first_b = load_scale(of_b);
-    if constexpr (!T::kRowScales && !T::kOneScale) second_b = load_scale(of_b + of_next);
-    b += T::kTurns;
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w) {
-      const float upper = load_scale(rows_here + 4 * 64 * w), lower = load_scale(rows_here + 4 * (64 * w + 8));
-      float s[T::kSums];
-      multiply_fence();
-#pragma unroll
-      for (int step = 0; step < 4; ++step)
-        multiply(s, descriptor_at(p, 512 * w + 2 * step), descriptor_at(q, 2 * step), step > 0);
-      multiply_commit();
-      const bool last = w + 1 == T::kWaves;
-      const uint32_t of_b_rows = rows_here - 4 * own + 4 * T::kP;
-      if (last) {
-        at.template next<T::kTurns>();
-        stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
-        of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
-      }
-      const float rows[4] = {upper * first_b, lower * first_b, upper * second_b, lower * second_b};
-      multiply_wait();
-      if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, of_b_rows, acc[w]);
-      bool ready = true;
-      if (last) {
-        release(empty);
-        ready = barrier_ready(at.full(), at.phase, b < o.blocks);
-      }
-      if constexpr (!T::kRowScales) scale_accumulate<T>(s, rows, edge, acc[w]);
-      if (!ready) barrier_wait(at.full(), at.phase);
-    }
-  }
-  pipeline.advance(o.blocks);
-}
-
-/// The sums of both turns, in the first one's lanes.
-template <class T>
-__device__ __forceinline__ void add_turns(uint32_t parts, int turn, float (&acc)[T::kSums]) {
-  constexpr int kTaken = 1, kThere = 2, kBoth = 256;
-  const uint32_t own = parts + 16 * (threadIdx.x % 128);
-  if (turn > 0) {
-    named_barrier(kTaken, kBoth);
-#pragma unroll
-    for (int i = 0; i < T::kSums; i += 4) store_four_sums(own + 512 * i, acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
-    named_arrive(kThere, kBoth);
-    return;
-  }
-  named_arrive(kTaken, kBoth);
-  named_barrier(kThere, kBoth);
-#pragma unroll
-  for (int i = 0; i < T::kSums; i += 4) {
-    const float4 other = load_four_sums(own + 512 * i);
-    acc[i] += other.x, acc[i + 1] += other.y, acc[i + 2] += other.z, acc[i + 3] += other.w;
-  }
-}
 
 template <class T, bool kGroups>
 __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUtensorMap* c_map, const DeviceGemm& g,
@@ -156,7 +28,10 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
     for (int w = 0; w < T::kWaves; ++w)
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
-    sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
+    if constexpr (T::kAhead)
+      sum_blocks_ahead<T>(pipeline, o, group, own, edge, acc[0]);
+    else
+      sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
     if constexpr (T::kTurns > 1) {
       add_turns<T>(pipeline.base + T::kResultsAt, turn, acc[0]);
       if (turn > 0) continue;

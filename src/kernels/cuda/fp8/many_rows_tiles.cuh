@@ -49,6 +49,8 @@ struct Tile : TileShape<Groups, Waves, Q_, RowScales, Turns, Leave>,
   // Columns that share a scale of b: where its blocks meet within a tile is a multiple of these.
   static constexpr int kOneChoice = std::gcd(128, Q_);
   static constexpr bool kRowScales = RowScales;
+  // Registers hold two sets of products.
+  static constexpr bool kAhead = Groups == 2 && Waves == 1 && Turns == 1 && !RowScales && Q_ <= 128;
 };
 
 /// Division by a number that the host knows, of a number below 2^31: a product and a correction in place of some twenty
