@@ -14,14 +14,49 @@ namespace {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+/// A tile's sums leave; `own`: the lane's first row of it.
+template <class T>
+__device__ __forceinline__ void leave(const Pipeline<T>& pipeline, const CUtensorMap* c_map, const DeviceGemm& g,
+                                      const Order& o, const TilePlace& at, int group, int own,
+                                      float (&acc)[T::kWaves][T::kSums]) {
+#pragma unroll
+  for (int w = 0; w < T::kWaves; ++w)
+    if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
+  if constexpr (T::kBoxes) {
+    if (o.boxes) {
+      if constexpr (T::kSingle) {
+        named_barrier(1, 128 * T::kGroups);  // all have read the stages
+      } else {
+        if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
+        __syncwarp();
+      }
+      const int first = int(threadIdx.x) / 32 % 4 * 16 + group * T::kWaves * 64;  // row of the warp
+#pragma unroll
+      for (int w = 0; w < T::kWaves; ++w)
+        store_boxes<T>(g, c_map, at.p0 + first + 64 * w, at.q0,
+                       pipeline.base + T::kResultsAt + (first + 64 * w) * T::kQ * 2, acc[w]);
+      return;
+    }
+  }
+#pragma unroll
+  for (int w = 0; w < T::kWaves; ++w) store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
+}
+
 template <class T, bool kGroups>
 __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUtensorMap* c_map, const DeviceGemm& g,
                                                const Fp8Groups& groups, const Order& o) {
   const int group = warpgroup_of_thread() / T::kTurns, turn = warpgroup_of_thread() % T::kTurns;
   const int own =
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
+  int tile = int(blockIdx.x);
   TilePlace at;
-  for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
+  BlockScales<T> b_scales;
+  const auto find = [&](TilePlace& place) {
+    const bool found = find_tile<T, kGroups>(g, groups, o, tile, place);
+    if (!T::kRowScales && found) b_scales.begin(g, o, place);
+    return found;
+  };
+  for (bool there = find(at); there;) {
     const int edge = T::kOneScale || T::kRowScales ? T::kQ : int(o.of_b.by - divided(uint32_t(at.q0), o.of_b).y);
     float acc[T::kWaves][T::kSums];
 #pragma unroll
@@ -29,34 +64,14 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
     if constexpr (T::kAhead)
-      sum_blocks_ahead<T>(pipeline, o, group, own, edge, acc[0]);
+      sum_blocks_ahead<T>(pipeline, o, b_scales, group, own, edge, acc[0]);
     else
-      sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
-    if constexpr (T::kTurns > 1) {
-      add_turns<T>(pipeline.base + T::kResultsAt, turn, acc[0]);
-      if (turn > 0) continue;
-    }
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w)
-      if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
-    if constexpr (T::kBoxes) {
-      if (o.boxes) {
-        if constexpr (T::kSingle) {
-          named_barrier(1, 128 * T::kGroups);  // all have read the stages
-        } else {
-          if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
-          __syncwarp();
-        }
-        const int first = int(threadIdx.x) / 32 % 4 * 16 + group * T::kWaves * 64;  // row of the warp
-#pragma unroll
-        for (int w = 0; w < T::kWaves; ++w)
-          store_boxes<T>(g, c_map, at.p0 + first + 64 * w, at.q0,
-                         pipeline.base + T::kResultsAt + (first + 64 * w) * T::kQ * 2, acc[w]);
-        continue;
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w) store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
+      sum_blocks<T>(pipeline, o, b_scales, group, turn, own, edge, acc);
+    if constexpr (T::kTurns > 1) add_turns<T>(pipeline.base + T::kResultsAt, turn, acc[0]);
+    const TilePlace done = at;
+    tile += int(gridDim.x);
+    there = find(at);  // scales of the next tile come while this one leaves
+    if (turn == 0) leave<T>(pipeline, c_map, g, o, done, group, own, acc);
   }
 }
 
@@ -126,8 +141,8 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
   constexpr int64_t kMostTiles = 1 << 30;
   if (down * across > kMostTiles) return false;
   const int64_t blocks = tiles_of(g.k, kFp8Block);
-  const bool engine = groups.count == 0 && !T::kRowScales && g.a_scales_by_column && blocks % 4 == 0 &&
-                      in_sixteens(g.a_scales, g.lda_scales) && in_sixteens(g.b_scales, g.ldb_scales);
+  const bool engine = groups.count == 0 && !T::kRowScales && g.a_scales_by_column &&
+                      in_sixteens(g.a_scales, g.lda_scales);
   const int64_t lowest = (down - 1) % T::kDepth + 1;
   const Order order{int(down),
                     int(across),
@@ -152,7 +167,7 @@ bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& c
                       cudaStream_t stream, cudaError_t* error) {
   const bool single = tiles_of(g.m, cut.p) * tiles_of(g.n, cut.q) <= device.processors;  // a thread block has one tile
   const auto start = [&]<int Groups, int Waves, int Q>() {
-    if constexpr (Q == 64 || Q == 128)
+    if constexpr (Q == 128)
       if (single)
         return launch_tile<Tile<Groups, Waves, Q, false, 1, Results::kInStages>, false>(g, groups, device, stream,
                                                                                         error);

@@ -58,6 +58,40 @@ __device__ __forceinline__ void release(uint32_t empty) {
   if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
+/// Scales of a tile's rows of b, of one or two blocks of them: a lane has those of every 32nd block of K, and the next
+/// ones are under way. From memory, since the engine takes as long for 16 bytes of a stage as for much more.
+template <class T>
+struct BlockScales {
+  static constexpr int kRows = T::kOneScale ? 1 : 2;
+  const float* from[kRows];
+  float now[kRows], next[kRows];
+  int blocks, end;
+
+  __device__ __forceinline__ void begin(const DeviceGemm& g, const Order& o, const TilePlace& at) {
+    const uint32_t row = divided(uint32_t(at.q0), o.of_b).x, last = divided(uint32_t(g.n - 1), o.of_b).x;
+    const float* const group = g.b_scales + int64_t{at.group} * (last + 1) * g.ldb_scales + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) from[i] = group + min(row + uint32_t(i), last) * g.ldb_scales;
+    blocks = o.blocks, end = 32;
+    load(now, 0), load(next, 32);
+  }
+  __device__ __forceinline__ void load(float (&v)[kRows], int first) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) v[i] = first + int(threadIdx.x) % 32 < blocks ? from[i][first] : 0.0f;
+  }
+  /// Of block b, which is not in front of the last one that was asked for. All lanes of a warp.
+  __device__ __forceinline__ float2 of(int b) {
+    if (b >= end) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) now[i] = next[i];
+      end += 32;
+      load(next, end);
+    }
+    const float first = __shfl_sync(0xffffffffu, now[0], b % 32);
+    return {first, kRows == 1 ? 1.0f : __shfl_sync(0xffffffffu, now[kRows - 1], b % 32)};
+  }
+};
+
 /// The first descriptors of a warpgroup's rows of a and of a tile's rows of b. Through a shuffle, so that they are kept:
 /// the compiler would make them anew for each block.
 struct FirstDescriptors {
@@ -73,24 +107,20 @@ __device__ __forceinline__ FirstDescriptors first_descriptors(uint32_t base, int
 /// cores, and the others may be at it, too: so the next stage's barrier is asked before, and its descriptors are one
 /// addition.
 template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, int group, int turn, int own,
-                                           int edge, float (&acc)[T::kWaves][T::kSums]) {
+__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, BlockScales<T>& b_scales,
+                                           int group, int turn, int own, int edge, float (&acc)[T::kWaves][T::kSums]) {
   const FirstDescriptors first = first_descriptors<T>(pipeline.base, group);
-  const uint32_t of_four = o.engine ? 12 : 0;  // scales of b lie in fours; bytes
-  const uint32_t of_next = o.engine ? 16 : 4;  // bytes to the next row of blocks
   Pipeline<T> at = pipeline;
   int b = T::kTurns == 1 ? 0 : (turn - at.stage % T::kTurns + T::kTurns) % T::kTurns;
   if (T::kTurns > 1) at.advance(b);
   // Of the next stage, worked out while products run.
   uint32_t stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
-  uint32_t of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
   if (b < o.blocks) barrier_wait(at.full(), at.phase);
 #pragma unroll 1
   while (b < o.blocks) {
     const uint32_t p = first.p + stage, q = first.q + stage, empty = at.empty(), rows_here = rows_at;
-    float first_b = 1, second_b = 1;
-    if constexpr (!T::kRowScales) first_b = load_scale(of_b);
-    if constexpr (!T::kRowScales && !T::kOneScale) second_b = load_scale(of_b + of_next);
+    float2 of_b{1, 1};
+    if constexpr (!T::kRowScales) of_b = b_scales.of(b);
     b += T::kTurns;
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
@@ -106,9 +136,8 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o
       if (last) {
         at.template next<T::kTurns>();
         stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
-        of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
       }
-      const float rows[4] = {upper * first_b, lower * first_b, upper * second_b, lower * second_b};
+      const float rows[4] = {upper * of_b.x, lower * of_b.x, upper * of_b.y, lower * of_b.y};
       multiply_wait();
       if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, of_b_rows, acc[w]);
       bool ready = true;
@@ -126,11 +155,10 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o
 /// Sums of a tile's blocks of K where a lane has registers for two sets of products: those of the next block are under
 /// way while one is scaled and added, so that a warpgroup always has some for the tensor cores.
 template <class T>
-__device__ __forceinline__ void sum_blocks_ahead(Pipeline<T>& pipeline, const Order& o, int group, int own, int edge,
+__device__ __forceinline__ void sum_blocks_ahead(Pipeline<T>& pipeline, const Order& o,
+                                                 BlockScales<T>& b_scales, int group, int own, int edge,
                                                  float (&acc)[T::kSums]) {
   const FirstDescriptors first = first_descriptors<T>(pipeline.base, group);
-  const uint32_t of_four = o.engine ? 12 : 0;  // scales of b lie in fours; bytes
-  const uint32_t of_next = o.engine ? 16 : 4;  // bytes to the next row of blocks
   struct Products {
     float s[T::kSums];
     float rows[4];
@@ -145,11 +173,11 @@ __device__ __forceinline__ void sum_blocks_ahead(Pipeline<T>& pipeline, const Or
     for (int step = 0; step < 4; ++step)
       multiply(of.s, descriptor_at(p, 2 * step), descriptor_at(q, 2 * step), step > 0);
     multiply_commit();
-    const uint32_t of_rows = at.scales() + 4 * own, of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
-    const float upper = load_scale(of_rows), lower = load_scale(of_rows + 4 * 8), first_b = load_scale(of_b);
-    const float second_b = T::kOneScale ? 1.0f : load_scale(of_b + of_next);
-    of.rows[0] = upper * first_b, of.rows[1] = lower * first_b;
-    of.rows[2] = upper * second_b, of.rows[3] = lower * second_b;
+    const uint32_t of_rows = at.scales() + 4 * own;
+    const float upper = load_scale(of_rows), lower = load_scale(of_rows + 4 * 8);
+    const float2 of_b = b_scales.of(b);
+    of.rows[0] = upper * of_b.x, of.rows[1] = lower * of_b.x;
+    of.rows[2] = upper * of_b.y, of.rows[3] = lower * of_b.y;
     of.empty = at.empty();
     at.next();
   };

@@ -125,28 +125,24 @@ __device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int colum
 
 // ---- Codes
 
-/// A lane's columns of Count blocks, which a warp has; their codes, and lane i modulo Count has the scale of block i:
-/// what follows from a largest magnitude is computed once for all blocks. Branches between blocks would make them wait
-/// for each other.
+/// A lane's columns of Count blocks, which a warp has, their codes, and the scale of the lane's own block: what follows
+/// from a largest magnitude is computed once for all blocks. Branches between blocks would make them wait for each
+/// other.
 template <int Count>
 struct NormedBlocks {
+  static constexpr int kLanes = 32 / Count;  // that own a block
   float4 v[Count];
   uint32_t codes[Count];
   float scale;
+
+  static __device__ __forceinline__ int own_block() { return static_cast<int>(threadIdx.x) % 32 / kLanes; }
 
   /// The first `count` blocks, or all if kAll. there(i): the lane's columns of block i are. Others are zeros, or NaN by
   /// a norm that is not finite.
   template <bool kAll>
   __device__ __forceinline__ void quantize(int count, bool power_of_two, const auto& there) {
-    const int own = static_cast<int>(threadIdx.x) % Count;
-    uint32_t most[Count];
-#pragma unroll
-    for (int i = 0; i < Count; ++i) most[i] = largest_of_block(v[i]);
-    uint32_t found = most[0];
-#pragma unroll
-    for (int i = 1; i < Count; ++i)
-      if (own == i) found = most[i];
-    const float largest = kAll || own < count ? __uint_as_float(found) : 1.0f;
+    const uint32_t found = largest_of_own();
+    const float largest = kAll || own_block() < count ? __uint_as_float(found) : 1.0f;
     scale = plain_scale(largest, power_of_two);
     const bool near = power_of_two || has_near_quotients(scale);
     if (__any_sync(0xffffffffu, !(largest > 0x1p-60f && largest < 0x1p60f && near)))
@@ -154,11 +150,38 @@ struct NormedBlocks {
     const Inverse by = inverse_of(scale);
 #pragma unroll
     for (int i = 0; i < Count; ++i)
-      codes[i] = codes_by(v[i], Inverse{__shfl_sync(0xffffffffu, by.high, i, 32),  //
-                                        __shfl_sync(0xffffffffu, by.low, i, 32)});
+      codes[i] = codes_by(v[i], Inverse{__shfl_sync(0xffffffffu, by.high, i * kLanes, 32),  //
+                                        __shfl_sync(0xffffffffu, by.low, i * kLanes, 32)});
   }
-  static __device__ __forceinline__ uint32_t largest_of_block(const float4& v) {
-    return largest_of_warp(__float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w))));
+  static __device__ __forceinline__ uint32_t largest_of_lane(const float4& v) {
+    return __float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w)));
+  }
+  /// Lanes give away the blocks that they do not own, half of them at once.
+  __device__ __forceinline__ uint32_t largest_of_own() const {
+    uint32_t most[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) most[i] = largest_of_lane(v[i]);
+#ifdef FP8_REDUX
+    uint32_t found = largest_of_warp(most[0]);
+#pragma unroll
+    for (int i = 1; i < Count; ++i) { const uint32_t other = largest_of_warp(most[i]); if (own_block() == i) found = other; }
+    return found;
+#endif
+    if constexpr (Count == 1) return largest_of_warp(most[0]);
+#pragma unroll
+    for (int across = 16; across >= kLanes; across /= 2) {
+      const bool upper = threadIdx.x & across;
+      const int half = across / kLanes;  // of the blocks that the lane still has
+#pragma unroll
+      for (int i = 0; i < half; ++i) {
+        const uint32_t kept = upper ? most[half + i] : most[i], given = upper ? most[i] : most[half + i];
+        most[i] = max(kept, __shfl_xor_sync(0xffffffffu, given, across, 32));
+      }
+    }
+#pragma unroll
+    for (int across = kLanes / 2; across > 0; across /= 2)
+      most[0] = max(most[0], __shfl_xor_sync(0xffffffffu, most[0], across, 32));
+    return most[0];
   }
   /// One by one, by division.
   __device__ __forceinline__ void quantize_any(bool power_of_two, const auto& there) {
@@ -169,18 +192,18 @@ struct NormedBlocks {
       for (int j = 1; j < Count; ++j)
         if (i == j) own = v[j];
       if (!there(i)) own = float4{0, 0, 0, 0};
-      const uint32_t found = largest_of_block(own);
+      const uint32_t found = largest_of_warp(largest_of_lane(own));
       const float of_block = fp8_scale(__uint_as_float(found), power_of_two);
       const uint32_t four = fp8_has_codes(of_block) ? codes_by(own, divisor_of(of_block)) : 0u;
 #pragma unroll
       for (int j = 0; j < Count; ++j)
         if (i == j) codes[j] = four;
-      if (static_cast<int>(threadIdx.x) % Count == i) scale = of_block;
+      if (own_block() == i) scale = of_block;
     }
   }
 };
 
-/// Where a lane's codes of a row go, from its column `first` on, and a warp's scales, whose blocks are Step columns
+/// Where a lane's codes of a row go, from its column `first` on, and its warp's scales, whose blocks are Step columns
 /// apart.
 struct NormedPlace {
   uint8_t* codes;
@@ -191,8 +214,7 @@ template <int Step>
 __device__ __forceinline__ NormedPlace normed_place(const Fp8Quant& q, int64_t row, int first) {
   const int64_t apart = q.scales_by_column ? q.ldscales : 1;
   return {q.codes + row * q.ldcodes + first,
-          scale_at(q, row, first / kFp8Block) + static_cast<int>(threadIdx.x) % 32 * (Step / kFp8Block) * apart,
-          apart * (Step / kFp8Block)};
+          scale_at(q, row, first / kFp8Block), apart * (Step / kFp8Block)};
 }
 
 /// Count blocks of a warp, all of them there if kAll, Step columns apart from the lane's column `base` on;
@@ -217,7 +239,7 @@ __device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of
 #pragma unroll
     for (int i = 0; i < Count; ++i)
       if (there(i)) done(base, i * Step);
-  if (lane < count) *to.scales = of.scale;
+  if (const int own = of.own_block(); lane % of.kLanes == 0 && own < count) to.scales[own * to.scales_apart] = of.scale;
 }
 
 /// A warp's columns of a row, Count blocks at once that are Step columns apart: from the lane's column `first` on up to

@@ -187,13 +187,16 @@ struct NormedShape {
   NormedRing ring{};
 };
 
-/// As many rows as shared memory has room for, a third of them under way. None: a row is too wide.
+/// As many teams as shared memory has room for, with two rows each or more. None: rows are too wide.
 template <int kTeam>
 NormedShape shape_of_ring(int64_t columns, const Device& device) {
+  constexpr int64_t kLeastDepth = 2, kMostDepth = 4;
   const int64_t none = normed_ring_bytes<kTeam>(columns, 0), row = normed_ring_bytes<kTeam>(columns, 1) - none,
                 slots = std::clamp<int64_t>((device.shared_bytes - none) / row, 0, kMostNormedSlots),
-                teams = std::clamp<int64_t>(2 * slots / 3, 0, kMostNormedTeams<kTeam>);
-  return {.team = kTeam, .ring = {static_cast<int>(teams), static_cast<int>(slots)}};
+                teams = std::min<int64_t>(slots / kLeastDepth, kMostNormedTeams<kTeam>);
+  if (teams == 0) return {};
+  return {.team = kTeam,
+          .ring = {static_cast<int>(teams), static_cast<int>(std::min(slots / teams, kMostDepth))}};
 }
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
@@ -238,7 +241,7 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
   const auto start_ring = [&]<int Team>() {
     return start(&quantize_normed_ring<E, Team>,
                  dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
-                 32 * Team * shape.ring.teams, normed_ring_bytes<Team>(q.columns, shape.ring.slots), shape.ring);
+                 32 * Team * shape.ring.teams, normed_ring_bytes<Team>(q.columns, shape.ring.teams * shape.ring.depth), shape.ring);
   };
   if (shape.ring.teams > 0 && shape.team == 1) return start_ring.template operator()<1>();
   if (shape.ring.teams > 0 && shape.team == 2) return start_ring.template operator()<2>();

@@ -73,14 +73,14 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
   }
 }
 
-/// Rows of a thread block that stays lie in a ring of `slots`, which the copy engine fills in their order: one row for
-/// each of `teams` of kTeam warps, and others under way, so that memory never waits for a norm.
+/// Thread blocks that stay, one on a multiprocessor, of `teams` of kTeam warps: each has room for `depth` rows, which the
+/// copy engine fetches while the one in front becomes codes.
 struct NormedRing {
-  int teams = 0, slots = 0;
+  int teams = 0, depth = 0;
 };
 constexpr int kMostNormedSlots = 64;
 template <int kTeam>
-inline constexpr int kMostNormedTeams = kTeam == 4 ? 8 : 24 / kTeam;
+inline constexpr int kMostNormedTeams = kTeam == 4 ? 7 : 24 / kTeam;
 /// Bytes of shared memory: barriers of slots, parts of sums, the norm's weights, rows.
 template <int kTeam>
 int64_t normed_ring_bytes(int64_t columns, int64_t slots) {
@@ -95,40 +95,39 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
   constexpr int kStep = kTeam * kNormSums, kThreadsOf = 32 * kTeam;
   const int columns = static_cast<int>(q.columns), room = padded_columns<kTeam>(columns);
   const int team = static_cast<int>(threadIdx.x) / kThreadsOf, thread = static_cast<int>(threadIdx.x) % kThreadsOf;
-  const int first = thread / 32 * kNormSums + thread % 32 * 4;  // column of the lane
-  const uint32_t full = shared_address(bytes);                  // barriers
+  const int first = thread / 32 * kNormSums + thread % 32 * 4;                  // column of the lane
+  const uint32_t full = shared_address(bytes) + 8 * uint32_t(team * ring.depth);  // barriers of the team's rows
   auto* const quarters = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots) + 4 * team;
   auto* const weights = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam>);
-  auto* const slots = reinterpret_cast<uint16_t*>(weights + room);
-  const auto fetch = [&](int slot, int64_t row) {
+  auto* const rows = reinterpret_cast<uint16_t*>(weights + room) + team * ring.depth * room;
+  const int64_t rows_apart = int64_t{gridDim.x} * ring.teams;
+  int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
+  const auto fetch = [&](int slot, int64_t from) {
     barrier_expect(full + 8 * slot, 2 * columns);
-    copy_bulk(shared_address(slots + slot * room), static_cast<const uint16_t*>(q.x) + row * q.ldx, 2 * columns,
+    copy_bulk(shared_address(rows + slot * room), static_cast<const uint16_t*>(q.x) + from * q.ldx, 2 * columns,
               full + 8 * slot);
   };
-  // A lane's first rows need no barrier but its own.
-  const int lanes_slot = static_cast<int>(threadIdx.x) < 32 ? static_cast<int>(threadIdx.x) : ring.slots;
-  for (int i = lanes_slot; i < ring.slots; i += 32) barrier_init(full + 8 * i, 1);
-  barriers_visible_to_copies();
+  if (thread == 0) {
+    for (int i = 0; i < ring.depth; ++i) barrier_init(full + 8 * i, 1);
+    barriers_visible_to_copies();
+  }
   let_successor_start();
   wait_for_predecessor();
-  for (int i = lanes_slot; i < ring.slots; i += 32)
-    if (const int64_t row = blockIdx.x + int64_t{i} * gridDim.x; row < q.rows) fetch(i, row);
+  if (thread == 0)
+    for (int i = 0; i < ring.depth && row + i * rows_apart < q.rows; ++i) fetch(i, row + i * rows_apart);
   for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * kThreadsOf * ring.teams)
     copy_to_shared_16(weights + i, q.norm_weight + i);
   for (int i = columns + 4 * thread; i < room; i += 4 * kThreadsOf) {
-    for (int slot = team; slot < ring.slots; slot += ring.teams)
-      *reinterpret_cast<uint2*>(slots + slot * room + i) = uint2{0, 0};
+    for (int slot = 0; slot < ring.depth; ++slot) *reinterpret_cast<uint2*>(rows + slot * room + i) = uint2{0, 0};
     *reinterpret_cast<float4*>(weights + i) = float4{0, 0, 0, 0};
   }
   wait_for_all_copies();
   __syncthreads();
-  const int64_t rows_apart = int64_t{gridDim.x} * ring.teams;
-  int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
   NormedPlace to = normed_place<kStep>(q, row, first);
-  int slot = team;
+  int slot = 0;
   uint32_t phase = 0;
   for (; row < q.rows; row += rows_apart) {
-    const auto* const own = slots + slot * room;
+    const auto* const own = rows + slot * room;
     const auto meet = [&] {
       if (kTeam == 1)
         __syncwarp();
@@ -141,11 +140,10 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
         q, row, to, by, first, columns, false, [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
     meet();
-    if (const int64_t next = row + int64_t{gridDim.x} * ring.slots; thread == 0 && next < q.rows) fetch(slot, next);
+    if (const int64_t next = row + ring.depth * rows_apart; thread == 0 && next < q.rows) fetch(slot, next);
     to.codes += rows_apart * q.ldcodes;
     to.scales += rows_apart * (q.scales_by_column ? 1 : q.ldscales);
-    slot += ring.teams;
-    if (slot >= ring.slots) slot -= ring.slots, phase ^= 1;
+    if (++slot == ring.depth) slot = 0, phase ^= 1;
   }
 #endif
 }
