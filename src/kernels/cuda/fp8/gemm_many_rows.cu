@@ -141,8 +141,8 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
   constexpr int64_t kMostTiles = 1 << 30;
   if (down * across > kMostTiles) return false;
   const int64_t blocks = tiles_of(g.k, kFp8Block);
-  const bool engine = groups.count == 0 && !T::kRowScales && g.a_scales_by_column &&
-                      in_sixteens(g.a_scales, g.lda_scales);
+  const bool engine =
+      groups.count == 0 && !T::kRowScales && g.a_scales_by_column && in_sixteens(g.a_scales, g.lda_scales);
   const int64_t lowest = (down - 1) % T::kDepth + 1;
   const Order order{int(down),
                     int(across),

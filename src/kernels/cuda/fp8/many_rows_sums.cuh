@@ -92,8 +92,8 @@ struct BlockScales {
   }
 };
 
-/// The first descriptors of a warpgroup's rows of a and of a tile's rows of b. Through a shuffle, so that they are kept:
-/// the compiler would make them anew for each block.
+/// The first descriptors of a warpgroup's rows of a and of a tile's rows of b. Through a shuffle, so that they are
+/// kept: the compiler would make them anew for each block.
 struct FirstDescriptors {
   uint32_t p, q;
 };
@@ -107,8 +107,8 @@ __device__ __forceinline__ FirstDescriptors first_descriptors(uint32_t base, int
 /// cores, and the others may be at it, too: so the next stage's barrier is asked before, and its descriptors are one
 /// addition.
 template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, BlockScales<T>& b_scales,
-                                           int group, int turn, int own, int edge, float (&acc)[T::kWaves][T::kSums]) {
+__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, BlockScales<T>& b_scales, int group,
+                                           int turn, int own, int edge, float (&acc)[T::kWaves][T::kSums]) {
   const FirstDescriptors first = first_descriptors<T>(pipeline.base, group);
   Pipeline<T> at = pipeline;
   int b = T::kTurns == 1 ? 0 : (turn - at.stage % T::kTurns + T::kTurns) % T::kTurns;
@@ -155,9 +155,8 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o
 /// Sums of a tile's blocks of K where a lane has registers for two sets of products: those of the next block are under
 /// way while one is scaled and added, so that a warpgroup always has some for the tensor cores.
 template <class T>
-__device__ __forceinline__ void sum_blocks_ahead(Pipeline<T>& pipeline, const Order& o,
-                                                 BlockScales<T>& b_scales, int group, int own, int edge,
-                                                 float (&acc)[T::kSums]) {
+__device__ __forceinline__ void sum_blocks_ahead(Pipeline<T>& pipeline, const Order& o, BlockScales<T>& b_scales,
+                                                 int group, int own, int edge, float (&acc)[T::kSums]) {
   const FirstDescriptors first = first_descriptors<T>(pipeline.base, group);
   struct Products {
     float s[T::kSums];

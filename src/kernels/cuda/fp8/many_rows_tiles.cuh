@@ -12,8 +12,8 @@ namespace lowbit::cuda::fp8 {
 
 constexpr int kMostShared = 227 << 10;
 
-/// How results leave, of two bytes where the copy engine stores them: it needs shared memory for them, behind the stages
-/// or, where a thread block has a single tile, in their place, which leaves room for one stage more.
+/// How results leave, of two bytes where the copy engine stores them: it needs shared memory for them, behind the
+/// stages or, where a thread block has a single tile, in their place, which leaves room for one stage more.
 enum class Results { kFromRegisters, kBehindStages, kInStages };
 
 /// 64 Waves rows of a for each of Groups / Turns warpgroups, by Q_ of b, each with a scale of its own (RowScales) or

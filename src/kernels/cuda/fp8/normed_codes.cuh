@@ -91,8 +91,10 @@ __device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int colum
   constexpr int kOwn = 4 / kTeam, kAhead = kLastBlocks * kTeam;
   using Own = std::conditional_t<kTeam == 1, uint2, std::conditional_t<kTeam == 2, uint32_t, uint16_t>>;
   const auto value = [](const Own& w, int i) {
-    if constexpr (kTeam == 1) return i % 2 == 0 ? low_half<E>(i < 2 ? w.x : w.y) : high_half<E>(i < 2 ? w.x : w.y);
-    else return i == 0 ? low_half<E>(w) : high_half<E>(w);
+    if constexpr (kTeam == 1)
+      return i % 2 == 0 ? low_half<E>(i < 2 ? w.x : w.y) : high_half<E>(i < 2 ? w.x : w.y);
+    else
+      return i == 0 ? low_half<E>(w) : high_half<E>(w);
   };
   const uint16_t* at = row + kOwn * thread;
   float sums[kOwn] = {};
@@ -161,12 +163,6 @@ struct NormedBlocks {
     uint32_t most[Count];
 #pragma unroll
     for (int i = 0; i < Count; ++i) most[i] = largest_of_lane(v[i]);
-#ifdef FP8_REDUX
-    uint32_t found = largest_of_warp(most[0]);
-#pragma unroll
-    for (int i = 1; i < Count; ++i) { const uint32_t other = largest_of_warp(most[i]); if (own_block() == i) found = other; }
-    return found;
-#endif
     if constexpr (Count == 1) return largest_of_warp(most[0]);
 #pragma unroll
     for (int across = 16; across >= kLanes; across /= 2) {
@@ -213,8 +209,7 @@ struct NormedPlace {
 template <int Step>
 __device__ __forceinline__ NormedPlace normed_place(const Fp8Quant& q, int64_t row, int first) {
   const int64_t apart = q.scales_by_column ? q.ldscales : 1;
-  return {q.codes + row * q.ldcodes + first,
-          scale_at(q, row, first / kFp8Block), apart * (Step / kFp8Block)};
+  return {q.codes + row * q.ldcodes + first, scale_at(q, row, first / kFp8Block), apart * (Step / kFp8Block)};
 }
 
 /// Count blocks of a warp, all of them there if kAll, Step columns apart from the lane's column `base` on;

@@ -179,24 +179,23 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
 }
 
 /// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or a
-/// ring, or, where `team` is 0, thread blocks that make codes of `part` columns each.
+/// pipeline, or, where `team` is 0, thread blocks that make codes of `part` columns each.
 struct NormedShape {
   int team = 0;
   int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
   int64_t part = 0;
-  NormedRing ring{};
+  NormedPipeline pipeline{};
 };
 
 /// As many teams as shared memory has room for, with two rows each or more. None: rows are too wide.
 template <int kTeam>
-NormedShape shape_of_ring(int64_t columns, const Device& device) {
+NormedShape shape_of_pipeline(int64_t columns, const Device& device) {
   constexpr int64_t kLeastDepth = 2, kMostDepth = 4;
-  const int64_t none = normed_ring_bytes<kTeam>(columns, 0), row = normed_ring_bytes<kTeam>(columns, 1) - none,
+  const int64_t none = normed_pipeline_bytes<kTeam>(columns, 0), row = normed_pipeline_bytes<kTeam>(columns, 1) - none,
                 slots = std::clamp<int64_t>((device.shared_bytes - none) / row, 0, kMostNormedSlots),
                 teams = std::min<int64_t>(slots / kLeastDepth, kMostNormedTeams<kTeam>);
   if (teams == 0) return {};
-  return {.team = kTeam,
-          .ring = {static_cast<int>(teams), static_cast<int>(std::min(slots / teams, kMostDepth))}};
+  return {.team = kTeam, .pipeline = {static_cast<int>(teams), static_cast<int>(std::min(slots / teams, kMostDepth))}};
 }
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
@@ -224,7 +223,7 @@ NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
     if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
       return shape;
   if (q.rows >= kRowsForTeams * device.processors && device.bulk_copies)
-    if (const auto shape = shape_of_ring<4>(q.columns, device); shape.ring.teams > 1) return shape;
+    if (const auto shape = shape_of_pipeline<4>(q.columns, device); shape.pipeline.teams > 1) return shape;
   if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
   return shape_of_parts(q, device);
@@ -238,14 +237,15 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
                   device.bulk_copies, q, last);
   };
-  const auto start_ring = [&]<int Team>() {
-    return start(&quantize_normed_ring<E, Team>,
+  const auto start_pipeline = [&]<int Team>() {
+    return start(&quantize_normed_pipeline<E, Team>,
                  dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
-                 32 * Team * shape.ring.teams, normed_ring_bytes<Team>(q.columns, shape.ring.teams * shape.ring.depth), shape.ring);
+                 32 * Team * shape.pipeline.teams,
+                 normed_pipeline_bytes<Team>(q.columns, shape.pipeline.teams * shape.pipeline.depth), shape.pipeline);
   };
-  if (shape.ring.teams > 0 && shape.team == 1) return start_ring.template operator()<1>();
-  if (shape.ring.teams > 0 && shape.team == 2) return start_ring.template operator()<2>();
-  if (shape.ring.teams > 0) return start_ring.template operator()<4>();
+  if (shape.pipeline.teams > 0 && shape.team == 1) return start_pipeline.template operator()<1>();
+  if (shape.pipeline.teams > 0 && shape.team == 2) return start_pipeline.template operator()<2>();
+  if (shape.pipeline.teams > 0) return start_pipeline.template operator()<4>();
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;

@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
   }
 }
 
-/// Thread blocks that stay, one on a multiprocessor, of `teams` of kTeam warps: each has room for `depth` rows, which the
-/// copy engine fetches while the one in front becomes codes.
-struct NormedRing {
+/// Thread blocks that stay, one on a multiprocessor, of `teams` of kTeam warps: each has room for `depth` rows, which
+/// the copy engine fetches while the one in front becomes codes.
+struct NormedPipeline {
   int teams = 0, depth = 0;
 };
 constexpr int kMostNormedSlots = 64;
@@ -83,24 +83,24 @@ template <int kTeam>
 inline constexpr int kMostNormedTeams = kTeam == 4 ? 7 : 24 / kTeam;
 /// Bytes of shared memory: barriers of slots, parts of sums, the norm's weights, rows.
 template <int kTeam>
-int64_t normed_ring_bytes(int64_t columns, int64_t slots) {
+int64_t normed_pipeline_bytes(int64_t columns, int64_t slots) {
   return 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam> + (4 + 2 * slots) * padded_columns<kTeam>(columns);
 }
 
 template <Fp8Element E, int kTeam>
 __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
-    quantize_normed_ring(const __grid_constant__ Fp8Quant q, const __grid_constant__ NormedRing ring) {
+    quantize_normed_pipeline(const __grid_constant__ Fp8Quant q, const __grid_constant__ NormedPipeline pipeline) {
 #if LOWBIT_SM90
   LOWBIT_DYNAMIC_SHARED(bytes);
   constexpr int kStep = kTeam * kNormSums, kThreadsOf = 32 * kTeam;
   const int columns = static_cast<int>(q.columns), room = padded_columns<kTeam>(columns);
   const int team = static_cast<int>(threadIdx.x) / kThreadsOf, thread = static_cast<int>(threadIdx.x) % kThreadsOf;
-  const int first = thread / 32 * kNormSums + thread % 32 * 4;                  // column of the lane
-  const uint32_t full = shared_address(bytes) + 8 * uint32_t(team * ring.depth);  // barriers of the team's rows
+  const int first = thread / 32 * kNormSums + thread % 32 * 4;                        // column of the lane
+  const uint32_t full = shared_address(bytes) + 8 * uint32_t(team * pipeline.depth);  // barriers of the team's rows
   auto* const quarters = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots) + 4 * team;
   auto* const weights = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam>);
-  auto* const rows = reinterpret_cast<uint16_t*>(weights + room) + team * ring.depth * room;
-  const int64_t rows_apart = int64_t{gridDim.x} * ring.teams;
+  auto* const rows = reinterpret_cast<uint16_t*>(weights + room) + team * pipeline.depth * room;
+  const int64_t rows_apart = int64_t{gridDim.x} * pipeline.teams;
   int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
   const auto fetch = [&](int slot, int64_t from) {
     barrier_expect(full + 8 * slot, 2 * columns);
@@ -108,17 +108,17 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
               full + 8 * slot);
   };
   if (thread == 0) {
-    for (int i = 0; i < ring.depth; ++i) barrier_init(full + 8 * i, 1);
+    for (int i = 0; i < pipeline.depth; ++i) barrier_init(full + 8 * i, 1);
     barriers_visible_to_copies();
   }
   let_successor_start();
   wait_for_predecessor();
   if (thread == 0)
-    for (int i = 0; i < ring.depth && row + i * rows_apart < q.rows; ++i) fetch(i, row + i * rows_apart);
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * kThreadsOf * ring.teams)
+    for (int i = 0; i < pipeline.depth && row + i * rows_apart < q.rows; ++i) fetch(i, row + i * rows_apart);
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * kThreadsOf * pipeline.teams)
     copy_to_shared_16(weights + i, q.norm_weight + i);
   for (int i = columns + 4 * thread; i < room; i += 4 * kThreadsOf) {
-    for (int slot = 0; slot < ring.depth; ++slot) *reinterpret_cast<uint2*>(rows + slot * room + i) = uint2{0, 0};
+    for (int slot = 0; slot < pipeline.depth; ++slot) *reinterpret_cast<uint2*>(rows + slot * room + i) = uint2{0, 0};
     *reinterpret_cast<float4*>(weights + i) = float4{0, 0, 0, 0};
   }
   wait_for_all_copies();
@@ -137,13 +137,14 @@ __global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
     barrier_wait(full + 8 * slot, phase);
     const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
     code_columns<E, kNormedBlocks, kStep>(
-        q, row, to, by, first, columns, false, [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
+        q, row, to, by, first, columns, false,
+        [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
     meet();
-    if (const int64_t next = row + ring.depth * rows_apart; thread == 0 && next < q.rows) fetch(slot, next);
+    if (const int64_t next = row + pipeline.depth * rows_apart; thread == 0 && next < q.rows) fetch(slot, next);
     to.codes += rows_apart * q.ldcodes;
     to.scales += rows_apart * (q.scales_by_column ? 1 : q.ldscales);
-    if (++slot == ring.depth) slot = 0, phase ^= 1;
+    if (++slot == pipeline.depth) slot = 0, phase ^= 1;
   }
 #endif
 }
