@@ -59,7 +59,7 @@ __device__ __forceinline__ void release(uint32_t empty) {
 }
 
 /// Scales of a tile's rows of b, of one or two blocks of them: a lane has those of every 32nd block of K, and the next
-/// ones are under way. From memory, since the engine takes as long for 16 bytes of a stage as for much more.
+/// ones are under way.
 template <class T>
 struct BlockScales {
   static constexpr int kRows = T::kOneScale ? 1 : 2;
@@ -107,20 +107,24 @@ __device__ __forceinline__ FirstDescriptors first_descriptors(uint32_t base, int
 /// cores, and the others may be at it, too: so the next stage's barrier is asked before, and its descriptors are one
 /// addition.
 template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, BlockScales<T>& b_scales, int group,
-                                           int turn, int own, int edge, float (&acc)[T::kWaves][T::kSums]) {
+__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, int group, int turn, int own,
+                                           int edge, float (&acc)[T::kWaves][T::kSums]) {
   const FirstDescriptors first = first_descriptors<T>(pipeline.base, group);
+  const uint32_t of_four = o.engine ? 12 : 0;  // scales of b lie in fours; bytes
+  const uint32_t of_next = o.engine ? 16 : 4;  // bytes to the next row of blocks
   Pipeline<T> at = pipeline;
   int b = T::kTurns == 1 ? 0 : (turn - at.stage % T::kTurns + T::kTurns) % T::kTurns;
   if (T::kTurns > 1) at.advance(b);
   // Of the next stage, worked out while products run.
   uint32_t stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
+  uint32_t of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
   if (b < o.blocks) barrier_wait(at.full(), at.phase);
 #pragma unroll 1
   while (b < o.blocks) {
     const uint32_t p = first.p + stage, q = first.q + stage, empty = at.empty(), rows_here = rows_at;
-    float2 of_b{1, 1};
-    if constexpr (!T::kRowScales) of_b = b_scales.of(b);
+    float first_b = 1, second_b = 1;
+    if constexpr (!T::kRowScales) first_b = load_scale(of_b);
+    if constexpr (!T::kRowScales && !T::kOneScale) second_b = load_scale(of_b + of_next);
     b += T::kTurns;
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
@@ -136,8 +140,9 @@ __device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o
       if (last) {
         at.template next<T::kTurns>();
         stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
+        of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
       }
-      const float rows[4] = {upper * of_b.x, lower * of_b.x, upper * of_b.y, lower * of_b.y};
+      const float rows[4] = {upper * first_b, lower * first_b, upper * second_b, lower * second_b};
       multiply_wait();
       if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, of_b_rows, acc[w]);
       bool ready = true;

@@ -26,7 +26,11 @@ struct TileShape {
   static_assert(!kSingle || kBoxes);
   // Bytes of shared memory for results, or for a turn's sums.
   static constexpr int kBehind = kSingle ? 0 : kBoxes ? kRows * Q_ * 2 : (Turns - 1) * kRows * Q_ * 4;
-  using Layout = RingLayout<kRows, Q_, kRows, RowScales ? Q_ : 0, kMostShared - kBehind - 1024, Turns>;
+  // Registers hold two sets of products, and lanes scales of b. With 64 columns that was slower.
+  static constexpr bool kAhead = Groups == 2 && Waves == 1 && Turns == 1 && !RowScales && Q_ > 64 && Q_ <= 128;
+  // Else room for four scales of each of two rows of blocks of b, which are as few as the copy engine fetches.
+  static constexpr int kOfB = RowScales ? Q_ : kAhead ? 0 : 2, kRoomOfB = RowScales ? Q_ : kAhead ? 0 : 8;
+  using Layout = RingLayout<kRows, Q_, kRows, kOfB, kMostShared - kBehind - 1024, Turns, kRoomOfB>;
   static_assert(Turns == 1 || (Groups == Turns && Waves == 1));
 };
 template <int Groups, int Waves, int Q_, bool RowScales = false, int Turns = 1, Results Leave = Results::kBehindStages>
@@ -47,8 +51,6 @@ struct Tile : TileShape<Groups, Waves, Q_, RowScales, Turns, Leave>,
   // Columns that share a scale of b: where its blocks meet within a tile is a multiple of these.
   static constexpr int kOneChoice = std::gcd(128, Q_);
   static constexpr bool kRowScales = RowScales;
-  // Registers hold two sets of products; with 64 columns that was slower.
-  static constexpr bool kAhead = Groups == 2 && Waves == 1 && Turns == 1 && !RowScales && Q_ > 64 && Q_ <= 128;
 };
 
 /// Division by a number that the host knows, of a number below 2^31: a product and a correction in place of some twenty
@@ -69,7 +71,7 @@ struct Order {
   int blocks;                 // of K
   int box_rows;               // of a
   bool boxes;                 // the copy engine stores results
-  bool engine;                // the copy engine fetches scales of a, too
+  bool engine;                // the copy engine fetches scales, too
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -126,26 +128,34 @@ __device__ __forceinline__ int fetch_weights(Pipeline<T> pipeline, const CUtenso
 }
 
 /// All of a stage by the copy engine, by one thread of each warp that fetches: it knows so few numbers that a stage is
-/// asked for some 40 instructions after it became empty. `early`: stages whose weights are under way already.
+/// asked for some 40 instructions after it became empty. Scales of b come as the 16 bytes that hold those of a block of
+/// K. `early`: stages whose weights are under way already.
 template <class T>
 __device__ __forceinline__ void fetch_by_engine(Pipeline<T> pipeline, const CUtensorMap* p_map,
                                                 const CUtensorMap* q_map, const DeviceGemm& g, const Order& o,
                                                 int early) {
   const int fetcher = __shfl_sync(0xffffffffu, int(threadIdx.x) / 32 - 4 * T::kGroups, 0);
   if (!elected()) return;
+  const uint32_t last = divided(uint32_t(g.n - 1), o.of_b).x;
+  constexpr uint32_t kOfB = T::kAhead ? 0 : T::kOneScale ? 16 : 32;
   int count = 0;  // of stages
   TilePlace at;
   for (int tile = int(blockIdx.x); find_tile<T, false>(g, {}, o, tile, at); tile += int(gridDim.x)) {
+    const uint32_t row = divided(uint32_t(at.q0), o.of_b).x;
+    const float* const of_b = g.b_scales + row * g.ldb_scales;
+    const float* const of_next = g.b_scales + min(row + 1, last) * g.ldb_scales;
     const float* of_a = g.a_scales + at.p0;
     const uint32_t of_rows = min(4 * T::kP, int(g.m - at.p0 + 3) / 4 * 16);  // bytes; behind the last row is room
     for (int b = 0; b < o.blocks; ++b, ++count, pipeline.next(), of_a += g.lda_scales) {
       if (pipeline.stage % T::kFetchers != fetcher) continue;
-      const uint32_t full = pipeline.full();
+      const uint32_t full = pipeline.full(), scales = pipeline.scales();
       barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
-      barrier_expect(full, (o.box_rows + T::kQ) * 128 + of_rows);
+      barrier_expect(full, (o.box_rows + T::kQ) * 128 + of_rows + kOfB);
       box_load(pipeline.p(), p_map, b * 128, at.p0, full);
       if (count >= early) box_load(pipeline.q(), q_map, b * 128, at.q0, full);
-      bulk_load(pipeline.scales(), of_a, of_rows, full);
+      bulk_load(scales, of_a, of_rows, full);
+      if (!T::kAhead) bulk_load(scales + 4 * T::kP, of_b + b / 4 * 4, 16, full);
+      if (!T::kAhead && !T::kOneScale) bulk_load(scales + 4 * T::kP + 16, of_next + b / 4 * 4, 16, full);
     }
   }
 }
@@ -173,7 +183,7 @@ __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensor
       }
       __syncwarp();
       if (bulk == 0) scales.copy_a(pipeline.scales(), b);
-      if (T::kRowScales) scales.copy_b(pipeline.scales(), b);
+      if (!T::kAhead) scales.copy_b(pipeline.scales(), b);
       copies_arrive(pipeline.full());
     }
   }

@@ -10,11 +10,11 @@
 namespace lowbit::cuda::fp8 {
 
 /// Shared memory of a kernel. ScaleRows: rows of a; BScales: scales of b, two of blocks of 128 rows, one of each row or
-/// none; Bytes: what a thread block may have. Stages come in multiples of Turns.
-template <int P, int Q, int ScaleRows, int BScales, int Bytes, int Turns = 1>
+/// none; in room for BRoom; Bytes: what a thread block may have. Stages come in multiples of Turns.
+template <int P, int Q, int ScaleRows, int BScales, int Bytes, int Turns = 1, int BRoom = (BScales + 3) / 4 * 4>
 struct RingLayout {
   static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows, kBScales = BScales;
-  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * (kScaleRows + (BScales + 3) / 4 * 4);
+  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * (kScaleRows + BRoom);
   static constexpr int kMostStages = 16;
   static constexpr int kFit = (Bytes - 1024) / (kCodes + kScales + 16),
                        kStages = (kFit < kMostStages ? kFit : kMostStages) / Turns * Turns;
