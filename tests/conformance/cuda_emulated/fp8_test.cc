@@ -54,7 +54,7 @@ TEST(Fp8OnFibers, Quantize) {
   check_quantize({50, 904, 1, 128, Fp8Element::kBf16, Before::kGate, true, false, true, true}, 3);
   check_quantize({50, 644, 1, 128, Fp8Element::kF16, Before::kGate, false, true, false, true}, 4);
   check_quantize_normed(20);
-  cuda::g_bulk_copies = true;  // many rows: a pipeline
+  cuda::g_bulk_copies = true;  // many rows: teams of two warps
   check_quantize_normed(20);
   cuda::g_processors = 12;  // few rows: in parts
   check_quantize_normed(20);

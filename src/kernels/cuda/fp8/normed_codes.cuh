@@ -158,26 +158,15 @@ struct NormedBlocks {
   static __device__ __forceinline__ uint32_t largest_of_lane(const float4& v) {
     return __float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w)));
   }
-  /// Lanes give away the blocks that they do not own, half of them at once.
   __device__ __forceinline__ uint32_t largest_of_own() const {
     uint32_t most[Count];
 #pragma unroll
-    for (int i = 0; i < Count; ++i) most[i] = largest_of_lane(v[i]);
-    if constexpr (Count == 1) return largest_of_warp(most[0]);
+    for (int i = 0; i < Count; ++i) most[i] = largest_of_warp(largest_of_lane(v[i]));
+    uint32_t found = most[0];
 #pragma unroll
-    for (int across = 16; across >= kLanes; across /= 2) {
-      const bool upper = threadIdx.x & across;
-      const int half = across / kLanes;  // of the blocks that the lane still has
-#pragma unroll
-      for (int i = 0; i < half; ++i) {
-        const uint32_t kept = upper ? most[half + i] : most[i], given = upper ? most[i] : most[half + i];
-        most[i] = max(kept, __shfl_xor_sync(0xffffffffu, given, across, 32));
-      }
-    }
-#pragma unroll
-    for (int across = kLanes / 2; across > 0; across /= 2)
-      most[0] = max(most[0], __shfl_xor_sync(0xffffffffu, most[0], across, 32));
-    return most[0];
+    for (int i = 1; i < Count; ++i)
+      if (own_block() == i) found = most[i];
+    return found;
   }
   /// One by one, by division.
   __device__ __forceinline__ void quantize_any(bool power_of_two, const auto& there) {

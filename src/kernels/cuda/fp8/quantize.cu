@@ -178,25 +178,13 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
                  device.bulk_copies);
 }
 
-/// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or a
-/// pipeline, or, where `team` is 0, thread blocks that make codes of `part` columns each.
+/// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or,
+/// where `team` is 0, thread blocks that make codes of `part` columns each. Teams of two come by twelves.
 struct NormedShape {
   int team = 0;
   int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
   int64_t part = 0;
-  NormedPipeline pipeline{};
 };
-
-/// As many teams as shared memory has room for, with two rows each or more. None: rows are too wide.
-template <int kTeam>
-NormedShape shape_of_pipeline(int64_t columns, const Device& device) {
-  constexpr int64_t kLeastDepth = 2, kMostDepth = 4;
-  const int64_t none = normed_pipeline_bytes<kTeam>(columns, 0), row = normed_pipeline_bytes<kTeam>(columns, 1) - none,
-                slots = std::clamp<int64_t>((device.shared_bytes - none) / row, 0, kMostNormedSlots),
-                teams = std::min<int64_t>(slots / kLeastDepth, kMostNormedTeams<kTeam>);
-  if (teams == 0) return {};
-  return {.team = kTeam, .pipeline = {static_cast<int>(teams), static_cast<int>(std::min(slots / teams, kMostDepth))}};
-}
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
 template <int kTeam>
@@ -218,12 +206,14 @@ NormedShape shape_of_parts(const Fp8Quant& q, const Device& device) {
   return {.part = (most + parts - 1) / parts * kStep};
 }
 NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
-  constexpr int64_t kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
-  if (q.rows >= kRowsForWarps * device.processors)
-    if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
-      return shape;
-  if (q.rows >= kRowsForTeams * device.processors && device.bulk_copies)
-    if (const auto shape = shape_of_pipeline<4>(q.columns, device); shape.pipeline.teams > 1) return shape;
+  constexpr int64_t kRowsForPairs = 3, kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
+  const bool pairs = device.bulk_copies && normed_pairs_bytes(q.columns) <= device.shared_bytes;
+  if (q.rows >= kRowsForWarps * device.processors) {
+    // A warp a row needs as many warps as there may be, or nothing to compare with.
+    const auto shape = shape_of_teams<1>(q.columns, device);
+    if (shape.teams * shape.at_once >= (pairs ? 2 * kMostNormedWarps : kMostNormedWarps)) return shape;
+  }
+  if (pairs && q.rows >= kRowsForPairs * device.processors) return {.team = 2, .teams = kNormedPairs, .at_once = 1};
   if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
   return shape_of_parts(q, device);
@@ -231,21 +221,12 @@ NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
 
 template <Fp8Element E>
 cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Device& device, cudaStream_t stream) {
-  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, const auto& last) {
+  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, const auto&... last) {
     const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), device);
     if (error != cudaSuccess) return error;
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
-                  device.bulk_copies, q, last);
+                  device.bulk_copies, q, last...);
   };
-  const auto start_pipeline = [&]<int Team>() {
-    return start(&quantize_normed_pipeline<E, Team>,
-                 dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
-                 32 * Team * shape.pipeline.teams,
-                 normed_pipeline_bytes<Team>(q.columns, shape.pipeline.teams * shape.pipeline.depth), shape.pipeline);
-  };
-  if (shape.pipeline.teams > 0 && shape.team == 1) return start_pipeline.template operator()<1>();
-  if (shape.pipeline.teams > 0 && shape.team == 2) return start_pipeline.template operator()<2>();
-  if (shape.pipeline.teams > 0) return start_pipeline.template operator()<4>();
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;
@@ -253,6 +234,9 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
     return start(kernel, dim3(static_cast<unsigned>(q.rows), static_cast<unsigned>(parts)), 128,
                  normed_part_bytes(q.columns), static_cast<int>(shape.part));
   }
+  if (shape.team == 2)
+    return start(&quantize_normed_pairs<E>, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
+                 64 * kNormedPairs, normed_pairs_bytes(q.columns));
   auto* const kernel = shape.team == 1 ? &quantize_normed_rows<E, 1> : &quantize_normed_rows<E, 4>;
   const int64_t bytes =
                     shape.team == 1 ? normed_bytes<1>(q.columns, shape.teams) : normed_bytes<4>(q.columns, shape.teams),

@@ -1,11 +1,11 @@
 #pragma once
 // Rows of f16 or bf16 that begin at multiples of 16 bytes: an RMS norm, then E4M3 codes in blocks of 128 columns.
 //
-// Shapes:   a team of one or four warps has a row, and thread blocks of some teams stay; where rows are few, a thread
-//           block of four warps adds up the squares of a row and makes codes of a part of it.
+// Shapes:   a team of one, two or four warps has a row, and thread blocks of some teams stay; where rows are few, a
+//           thread block of four warps adds up the squares of a row and makes codes of a part of it.
 // Memory:   a lane copies its columns to shared memory, and makes codes of no others. Columns that have become codes
-//           leave their place to the next row's.
-// Limits:   memory where rows are many, and instructions: 66 of a warp for 128 columns; else the chain read x - sum of
+//           leave their place to the next row's. To teams of two warps the copy engine brings a row at once.
+// Limits:   memory where rows are many, and instructions: 55 of a warp for 128 columns; else the chain read x - sum of
 //           squares - codes.
 
 #include <cstring>
@@ -73,78 +73,60 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
   }
 }
 
-/// Thread blocks that stay, one on a multiprocessor, of `teams` of kTeam warps: each has room for `depth` rows, which
-/// the copy engine fetches while the one in front becomes codes.
-struct NormedPipeline {
-  int teams = 0, depth = 0;
-};
-constexpr int kMostNormedSlots = 64;
-template <int kTeam>
-inline constexpr int kMostNormedTeams = kTeam == 4 ? 7 : 24 / kTeam;
-/// Bytes of shared memory: barriers of slots, parts of sums, the norm's weights, rows.
-template <int kTeam>
-int64_t normed_pipeline_bytes(int64_t columns, int64_t slots) {
-  return 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam> + (4 + 2 * slots) * padded_columns<kTeam>(columns);
+/// Thread blocks that stay, one on a multiprocessor, of twelve teams of two warps. The copy engine fetches a team's
+/// next row when its row has become codes; the other teams have work meanwhile.
+constexpr int kNormedPairs = 12;
+/// Bytes of shared memory: barriers of rows, parts of sums, the norm's weights, rows.
+inline int64_t normed_pairs_bytes(int64_t columns) {
+  return kNormedPairs * (8 + 16) + (4 + 2 * kNormedPairs) * padded_columns<2>(columns);
 }
 
-template <Fp8Element E, int kTeam>
-__global__ void __launch_bounds__(32 * kTeam * kMostNormedTeams<kTeam>, 1)
-    quantize_normed_pipeline(const __grid_constant__ Fp8Quant q, const __grid_constant__ NormedPipeline pipeline) {
+template <Fp8Element E>
+__global__ void __launch_bounds__(64 * kNormedPairs, 1) quantize_normed_pairs(const __grid_constant__ Fp8Quant q) {
 #if LOWBIT_SM90
   LOWBIT_DYNAMIC_SHARED(bytes);
-  constexpr int kStep = kTeam * kNormSums, kThreadsOf = 32 * kTeam;
-  const int columns = static_cast<int>(q.columns), room = padded_columns<kTeam>(columns);
-  const int team = static_cast<int>(threadIdx.x) / kThreadsOf, thread = static_cast<int>(threadIdx.x) % kThreadsOf;
-  const int first = thread / 32 * kNormSums + thread % 32 * 4;                        // column of the lane
-  const uint32_t full = shared_address(bytes) + 8 * uint32_t(team * pipeline.depth);  // barriers of the team's rows
-  auto* const quarters = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots) + 4 * team;
-  auto* const weights = reinterpret_cast<float*>(bytes + 8 * kMostNormedSlots + 16 * kMostNormedTeams<kTeam>);
-  auto* const rows = reinterpret_cast<uint16_t*>(weights + room) + team * pipeline.depth * room;
-  const int64_t rows_apart = int64_t{gridDim.x} * pipeline.teams;
+  constexpr int kStep = 2 * kNormSums;
+  const int columns = static_cast<int>(q.columns), room = padded_columns<2>(columns);
+  const int team = static_cast<int>(threadIdx.x) / 64, thread = static_cast<int>(threadIdx.x) % 64;
+  const int first = thread / 32 * kNormSums + thread % 32 * 4;  // column of the lane
+  auto* const parts = reinterpret_cast<float*>(bytes) + 4 * team;
+  const uint32_t full = shared_address(bytes) + 16 * kNormedPairs + 8 * static_cast<uint32_t>(team);
+  auto* const weights = reinterpret_cast<float*>(bytes + kNormedPairs * (8 + 16));
+  auto* const own = reinterpret_cast<uint16_t*>(weights + room) + team * room;
+  const int64_t rows_apart = int64_t{gridDim.x} * kNormedPairs;
   int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
-  const auto fetch = [&](int slot, int64_t from) {
-    barrier_expect(full + 8 * slot, 2 * columns);
-    copy_bulk(shared_address(rows + slot * room), static_cast<const uint16_t*>(q.x) + from * q.ldx, 2 * columns,
-              full + 8 * slot);
+  const auto fetch = [&](int64_t from) {
+    barrier_expect(full, 2 * columns);
+    copy_bulk(shared_address(own), static_cast<const uint16_t*>(q.x) + from * q.ldx, 2 * columns, full);
   };
   if (thread == 0) {
-    for (int i = 0; i < pipeline.depth; ++i) barrier_init(full + 8 * i, 1);
+    barrier_init(full, 1);
     barriers_visible_to_copies();
   }
   let_successor_start();
   wait_for_predecessor();
-  if (thread == 0)
-    for (int i = 0; i < pipeline.depth && row + i * rows_apart < q.rows; ++i) fetch(i, row + i * rows_apart);
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * kThreadsOf * pipeline.teams)
+  if (thread == 0 && row < q.rows) fetch(row);
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * 64 * kNormedPairs)
     copy_to_shared_16(weights + i, q.norm_weight + i);
-  for (int i = columns + 4 * thread; i < room; i += 4 * kThreadsOf) {
-    for (int slot = 0; slot < pipeline.depth; ++slot) *reinterpret_cast<uint2*>(rows + slot * room + i) = uint2{0, 0};
+  for (int i = columns + 4 * thread; i < room; i += 4 * 64) {
+    *reinterpret_cast<uint2*>(own + i) = uint2{0, 0};
     *reinterpret_cast<float4*>(weights + i) = float4{0, 0, 0, 0};
   }
   wait_for_all_copies();
   __syncthreads();
   NormedPlace to = normed_place<kStep>(q, row, first);
-  int slot = 0;
-  uint32_t phase = 0;
-  for (; row < q.rows; row += rows_apart) {
-    const auto* const own = rows + slot * room;
-    const auto meet = [&] {
-      if (kTeam == 1)
-        __syncwarp();
-      else
-        team_barrier(1 + team, kThreadsOf);
-    };
-    barrier_wait(full + 8 * slot, phase);
-    const float by = team_inverse_rms<E, kTeam>(own, columns, q.norm_eps, thread, quarters, meet);
+  const auto meet = [&] { team_barrier(1 + team, 64); };
+  for (uint32_t phase = 0; row < q.rows; row += rows_apart, phase ^= 1) {
+    barrier_wait(full, phase);
+    const float by = team_inverse_rms<E, 2>(own, columns, q.norm_eps, thread, parts, meet);
     code_columns<E, kNormedBlocks, kStep>(
         q, row, to, by, first, columns, false,
         [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
     meet();
-    if (const int64_t next = row + pipeline.depth * rows_apart; thread == 0 && next < q.rows) fetch(slot, next);
+    if (thread == 0 && row + rows_apart < q.rows) fetch(row + rows_apart);
     to.codes += rows_apart * q.ldcodes;
     to.scales += rows_apart * (q.scales_by_column ? 1 : q.ldscales);
-    if (++slot == pipeline.depth) slot = 0, phase ^= 1;
   }
 #endif
 }
