@@ -158,14 +158,14 @@ struct NormedBlocks {
   static __device__ __forceinline__ uint32_t largest_of_lane(const float4& v) {
     return __float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w)));
   }
+  /// Not by an array of all of them, which the compiler would keep in memory.
   __device__ __forceinline__ uint32_t largest_of_own() const {
-    uint32_t most[Count];
+    uint32_t found = largest_of_warp(largest_of_lane(v[0]));
 #pragma unroll
-    for (int i = 0; i < Count; ++i) most[i] = largest_of_warp(largest_of_lane(v[i]));
-    uint32_t found = most[0];
-#pragma unroll
-    for (int i = 1; i < Count; ++i)
-      if (own_block() == i) found = most[i];
+    for (int i = 1; i < Count; ++i) {
+      const uint32_t other = largest_of_warp(largest_of_lane(v[i]));
+      if (own_block() == i) found = other;
+    }
     return found;
   }
   /// One by one, by division.

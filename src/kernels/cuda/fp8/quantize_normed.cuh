@@ -5,7 +5,7 @@
 //           thread block of four warps adds up the squares of a row and makes codes of a part of it.
 // Memory:   a lane copies its columns to shared memory, and makes codes of no others. Columns that have become codes
 //           leave their place to the next row's. To teams of two warps the copy engine brings a row at once.
-// Limits:   memory where rows are many, and instructions: 55 of a warp for 128 columns; else the chain read x - sum of
+// Limits:   memory where rows are many, and instructions: 59 of a warp for 128 columns; else the chain read x - sum of
 //           squares - codes.
 
 #include <cstring>
