@@ -28,12 +28,18 @@ struct StepProducts {
   const float* norm = nullptr;  // [k]
   float eps = 0;
   ProductEnd end = ProductEnd::kStore;
+  /// Where leaves_codes(), or null: what quantize_activations() makes of a gated product, which is stored besides.
+  int8_t* y_codes = nullptr;  // [n]
+  float* y_scales = nullptr;  // per 32 columns
 };
 /// Whether step_products() takes them, room in a block and no offsets assumed: one to kMostStepRows rows, int8 with a
 /// scale per 32 columns and weights with scales of 32 to 256 or, of one token, a scale per row; 16-bit and
 /// DeviceMatmulPlan::takes_halves(); or one of `rows`, whose codes share a scale, and weights of 1 or 2 bits with a
 /// scale per row.
 bool takes_step_products(const StepProducts& call);
+/// Whether thread blocks have whole activation groups of a gated product, so that they can leave its codes. What
+/// takes_step_products() takes.
+bool leaves_codes(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);
 /// Enqueues them. Errors: what CUDA says.

@@ -20,6 +20,7 @@ struct Int8StepCase {
   FormatId format = FormatId::kInt4;
   cuda::ProductEnd end = cuda::ProductEnd::kStore;
   bool norm = false, bias = false, codes = false;  // codes: x comes rounded
+  bool leaves = false;                             // codes of a gated product, of which some are no numbers
 };
 
 /// A weight's values, and its codes in fragment order.
@@ -160,7 +161,10 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
       for (int64_t r = 0; r < n; ++r)
         scales[size_t(g * pitch + r)] = g % per_scale == 0 ? static_cast<float>(0.1 * rng.normal())
                                                            : scales[size_t((g - g % per_scale) * pitch + r)];
-    const std::vector<float> bias = random_floats(rng, n), before = random_floats(rng, c.m * n);
+    std::vector<float> bias = random_floats(rng, n);
+    if (c.leaves && !wanted.empty())
+      bias[3] = INFINITY, bias[size_t(n / 2)] = NAN, bias[size_t(n - 1)] = -INFINITY, bias[size_t(n - 33)] = 1e30f;
+    const std::vector<float> before = random_floats(rng, c.m * n);
     wanted.push_back(int8_step_sums(c, rows, w.values, scales, bias));
     if (c.end == ProductEnd::kAdd)
       for (size_t i = 0; i < before.size(); ++i) wanted.back()[i] = before[i] + wanted.back()[i];
@@ -177,6 +181,12 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
   }
   if (!c.codes) call.rows = device_x.data(), call.norm = c.norm ? device_norm.data() : nullptr;
   call.eps = 1e-5f, call.end = c.end;
+  OnDevice<int8_t> y_codes(std::vector<int8_t>(c.leaves ? size_t(c.n[0]) : 1, 55));
+  OnDevice<float> y_scales(std::vector<float>(c.leaves ? size_t(c.n[0] / 32) : 1, -1.0f));
+  if (c.leaves) {
+    ASSERT_TRUE(cuda::leaves_codes(call));
+    call.y_codes = y_codes.data(), call.y_scales = y_scales.data();
+  }
   ASSERT_TRUE(cuda::takes_step_products(call));
   ASSERT_TRUE(cuda::step_products(call));
   const bool gates = c.end == ProductEnd::kSilu || c.end == ProductEnd::kSquaredRelu;
@@ -186,6 +196,28 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
                                                                        wanted[0].data());
   for (size_t part = 0; part < (gates ? 1 : wanted.size()); ++part)
     expect_same(outputs[part].back(), wanted[part], "product " + std::to_string(part));
+  if (!c.leaves) return;
+  const Int8StepRows left = int8_step_rows({.k = c.n[0], .n = {}}, wanted[0], {});
+  ASSERT_EQ(y_codes.back(), left.codes);
+  expect_same(y_scales.back(), left.scales, "scales of what was left");
+}
+
+/// Gated products of `n` outputs, which are enough for two teams of a thread block.
+void check_int8_step_codes(const std::vector<int64_t>& n, const std::vector<FormatId>& formats) {
+  using cuda::ProductEnd;
+  uint64_t seed = 0;
+  for (const int64_t outputs : n)
+    for (const FormatId format : formats)
+      for (const auto end : {ProductEnd::kSilu, ProductEnd::kSquaredRelu})
+        check_int8_step({.k = 100 + 500 * int64_t(seed % 4),
+                         .group = 32 << seed % 3,
+                         .n = {outputs, outputs},
+                         .format = format,
+                         .end = end,
+                         .norm = seed % 2 == 0,
+                         .bias = true,
+                         .leaves = true},
+                        ++seed);
 }
 
 /// Elements of x that a thread block has room for with any format and group; more are for other kernels.

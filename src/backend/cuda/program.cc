@@ -124,8 +124,10 @@ Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pa
   const auto enqueue = [&]() -> Status {
     Run run{work, batch, batch.rows()};
     work.deferred_ = {};  // of a pass that failed
+    work.codes_of_ = {};  // slots may have been written
     for (int i = first; i < last && run.m > 0; ++i) {
       const Compiled& c = steps_[size_t(i)];
+      if (input_of(c.step) == nullptr) work.codes_of_ = {};  // it may write what they stand for
       const StepTimer timer(work.profile_, label_of(c.step));
       LOWBIT_TRY(std::visit([&](const auto& step) { return run_step(c, step, run); }, c.step));
       if (work.profile_ != nullptr) LOWBIT_TRY(work.wait());

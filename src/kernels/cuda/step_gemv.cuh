@@ -9,7 +9,8 @@
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
 //           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile. Where
 //           tiles are many, a block has two teams of warps, which share x and have tiles of their own; half of their
-//           first copies begin behind those of x.
+//           first copies begin behind those of x. Of a gated product they have whole activation groups, and may leave
+//           codes for the next launch.
 // Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
 //           lanes that pass them on, and groups by one thread per output. Where a row of weights has one scale, that
 //           thread adds all activation groups.
@@ -198,10 +199,34 @@ struct StepGemvOutput {
   }
 };
 
+/// Codes of 32 outputs, half of which each of two teams has: the team that comes second makes them. One warp, whose
+/// first 16 lanes have `y` of a tile.
+__device__ __forceinline__ void put_step_codes(const ProductArgs& p, uint8_t* shared, float y, int of_launch,
+                                               int round) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float* const group = reinterpret_cast<float*>(shared + p.groups_at) + 32 * round;
+  if (lane < 16) group[of_launch % 2 * 16 + lane] = y;
+  __threadfence_block();
+  __syncwarp();
+  uint32_t before = 0;
+  if (lane == 0) before = atomicAdd(reinterpret_cast<uint32_t*>(shared + p.groups_at) + 32 * p.rounds + round, 1u);
+  if (__shfl_sync(0xffffffffu, before, 0, 32) == 0) return;
+  __threadfence_block();
+  const float v = group[lane];
+  uint32_t most = magnitude_bits(v);
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, d));
+  const Quantizer q = step_quantizer(most);
+  p.y_codes[of_launch / 2 * 32 + lane] = static_cast<int8_t>(quantize_one(v, q.inverse));
+  if (lane == 0) p.y_scales[of_launch / 2] = q.scale;
+}
+
 /// The groups of a tile, or of a pair, in their order; one warp. kRowScales: activation groups, times `x_scales`.
-template <int kTiles, bool kRowScales>
+/// put_codes(y): what else becomes of outputs of a pair, which the first 16 lanes have.
+template <int kTiles, bool kRowScales, class PutCodes>
 __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const float* results, const float* scales,
-                                                     const float* x_scales, const StepGemvOutput& out) {
+                                                     const float* x_scales, const StepGemvOutput& out,
+                                                     const PutCodes& put_codes) {
   const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16, count = step_gemv_sums<kRowScales>(p),
             base = kTiles == 2 ? lane / 16 * count * 16 + r : r;
   float acc = 0;
@@ -222,6 +247,7 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   float y = __fadd_rn(acc, out.bias);
   if constexpr (kTiles == 2) {
     y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
+    put_codes(y);
     if (lane >= 16) return;
   }
   if (out.to != nullptr) *out.to = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
@@ -256,6 +282,9 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
   if (warp == 0 && of_launch < p.tiles) out.find<kTiles>(p, of_launch);
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
       slot = ((2 * (first + t) + 1) >> p.sum_shift) * 16 + 2 * g;
+  if constexpr (kTiles == 2 && kTeams == 2)
+    for (int i = static_cast<int>(threadIdx.x); p.y_codes != nullptr && i < p.rounds; i += kThreads)
+      reinterpret_cast<uint32_t*>(product_shared + p.groups_at)[32 * p.rounds + i] = 0;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
   wait_for_predecessor();
   out.fetch_before(p);
@@ -310,7 +339,12 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
     }
     if (accumulates)
       scale_and_add_groups<kTiles, kRowScales>(p, of, scales + scale_stage * kTiles * p.weight_groups * 16,
-                                               reinterpret_cast<const float*>(product_shared + p.x_scales_at), out);
+                                               reinterpret_cast<const float*>(product_shared + p.x_scales_at), out,
+                                               [&](float y) {
+                                                 if constexpr (kTiles == 2 && kTeams == 2)
+                                                   if (p.y_codes != nullptr)
+                                                     put_step_codes(p, product_shared, y, tile, ordinal);
+                                               });
     scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
   }
 }

@@ -115,7 +115,36 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
   }
 }
 
-/// All threads; they meet afterwards. Codes that are copied: of one team.
+/// The row's codes and scales, of which four pieces and two scales of a thread are under way at once. All threads.
+template <int kThreads>
+__device__ __forceinline__ void copy_step_codes(const ProductArgs& p, uint8_t* shared, float* scales) {
+  constexpr int kPieces = 4, kScales = 2;
+  const int pieces = (p.k + 63) / 64 * 4, thread = static_cast<int>(threadIdx.x);  // 16 bytes each
+  const auto scale_at = [&](int i) { return i < p.x_group_count ? p.x_scales[i] : 0.0f; };
+  float scale[kScales];
+#pragma unroll
+  for (int i = 0; i < kScales; ++i) scale[i] = scale_at(thread + i * kThreads);
+#pragma unroll 1
+  for (int first = thread; first < pieces; first += kPieces * kThreads) {
+    uint4 v[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (const int at = first + i * kThreads; at < pieces) v[i] = reinterpret_cast<const uint4*>(p.codes)[at];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int at = first + i * kThreads;
+      auto* const to = reinterpret_cast<uint32_t*>(shared + p.codes_at + code_offset(16 * at));
+      if (at < pieces) to[0] = v[i].x, to[2] = v[i].y, to[4] = v[i].z, to[6] = v[i].w;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kScales; ++i)
+    if (const int at = thread + i * kThreads; at < p.k_blocks * 4) scales[at] = scale[i];
+#pragma unroll 1
+  for (int at = thread + kScales * kThreads; at < p.k_blocks * 4; at += kThreads) scales[at] = scale_at(at);
+}
+
+/// All threads; they meet afterwards.
 template <int kThreads, class Behind>
 __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared,
                                                 const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
@@ -125,8 +154,8 @@ __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* s
   if (p.rows != nullptr) {
     quantize_row<kThreads>(p, shared, by, behind_loads);
   } else {
-    copy_product_codes(p, shared);
-    for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;
+    copy_step_codes<kThreads>(p, shared, scales);
+    behind_loads();
   }
 }
 

@@ -51,15 +51,18 @@ void cut_step_gemv(ProductArgs& args) {
   args.sum_shift = std::countr_zero(static_cast<unsigned>(of_sum));
 }
 
+int step_gemv_stages(bool pairs, int bits) {
+  return pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
+}
 /// place() for one token.
 int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   const bool pairs = gates(call.end);
   const int tiles = pairs ? 2 : 1, bits = bits_of(call), of_group = tiles * 16 * 4,
             groups = args.weight_groups * of_group,
             sums = (has_row_scales(args) ? args.x_group_count : args.weight_groups) * of_group;
-  args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
-  args.scale_stages = static_cast<int>(
-      std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(args.teams * grid, 1))));
+  args.stages = step_gemv_stages(pairs, bits);
+  args.rounds = static_cast<int>(ceil_div(args.tiles, std::max(args.teams * grid, 1)));
+  args.scale_stages = static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, int64_t{args.rounds}));
   args.weights_at = args.scale_stages * groups;
   args.results_at = args.weights_at + args.stages * tiles * stage_bytes(bits);
   args.team_bytes = args.results_at + 2 * sums;
@@ -68,13 +71,13 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   args.codes_at = args.teams == 1 ? args.results_at + std::max(2 * sums, norm) : args.rows_at + norm;
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.quarters_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
-  return args.quarters_at + 16;
+  args.groups_at = args.quarters_at + 16;
+  return args.groups_at + (args.y_codes == nullptr ? 0 : args.rounds * (32 + 1) * 4);
 }
 
 /// Lays out shared memory; returns its bytes.
 int place(const StepProducts& call, ProductArgs& args, int grid) {
   const int tiles = gates(call.end) ? 2 : 1, stage = stage_bytes(bits_of(call)) * tiles;
-  args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
   if (streams(args)) return place_step_gemv(call, args, grid);
   args.stages = std::min(args.chunks, kProductStages);
   args.weights_at = static_cast<int>(round_up(tiles * args.weight_groups * 16 * 4, 16));
@@ -88,9 +91,15 @@ int place(const StepProducts& call, ProductArgs& args, int grid) {
   return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4) + 64 * kProductBatches;
 }
 
-int grid_of(const ProductArgs& args, const Device& device) {
+/// Thread blocks. Where all weights are under way at once, more blocks than have the same number of tiles each would
+/// end no sooner: the multiprocessors that are left take those of the next launch, like attention's behind q, k and v.
+int grid_of(const StepProducts& call, const ProductArgs& args, const Device& device) {
   if (!streams(args)) return args.tiles;
-  return std::min(static_cast<int>(ceil_div(args.tiles, args.teams)), kStepGemvTeams / args.teams * device.processors);
+  const auto blocks = static_cast<int>(ceil_div(args.tiles, args.teams));
+  const int most = std::max(kStepGemvTeams / args.teams * device.processors, 1);
+  const auto rounds = static_cast<int>(ceil_div(blocks, most));
+  const bool at_once = rounds * args.chunks <= step_gemv_stages(gates(call.end), bits_of(call));
+  return at_once ? static_cast<int>(ceil_div(blocks, rounds)) : std::min(blocks, most);
 }
 
 ProductArgs args_of(const StepProducts& call, const Device& device) {
@@ -102,6 +111,8 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.x_scales = first.x_scales;
   args.ldx = first.ldx;
   args.norm = call.norm;
+  args.y_codes = call.y_codes;
+  args.y_scales = call.y_scales;
   args.eps = call.eps;
   args.m = static_cast<int>(first.m);
   args.k = static_cast<int>(first.w.k);
@@ -118,6 +129,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.depth = cut.whole_groups != 0 ? cut.depth : 0;
   args.warp_batches = cut.warp_batches;
   if (streams(args)) cut_step_gemv(args);
+  args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), std::max(args.depth * args.warp_batches, 1)));
   int block = 0;
   for (int i = 0; i < call.count; ++i) {
     const Matmul& from = call.parts[static_cast<size_t>(i)];
@@ -136,7 +148,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
   // Each block makes x's codes: where tiles are many, for twice as many warps, if there is room.
   args.teams = streams(args) && !has_row_scales(args) && args.rows != nullptr && args.tiles > device.processors ? 2 : 1;
-  if (args.teams == 2 && place(call, args, grid_of(args, device)) > device.shared_bytes) args.teams = 1;
+  if (args.teams == 2 && place(call, args, grid_of(call, args, device)) > device.shared_bytes) args.teams = 1;
   return args;
 }
 
@@ -179,7 +191,20 @@ bool takes_step_products(const StepProducts& call) {
   Device device{};
   if (current_device(&device) != cudaSuccess) return false;
   ProductArgs args = args_of(call, device);
-  return args.depth > 0 && place(call, args, grid_of(args, device)) <= device.shared_bytes;
+  return args.depth > 0 && place(call, args, grid_of(call, args, device)) <= device.shared_bytes;
+}
+
+bool leaves_codes(const StepProducts& call) {
+  const int64_t n = call.parts[0].w.n;
+  Device device{};
+  if (!gates(call.end) || takes_bit_step(call) || takes_half_step(call) || n % 64 != 0 ||
+      current_device(&device) != cudaSuccess)
+    return false;
+  int8_t code = 0;
+  StepProducts leaving = call;  // which takes some more room
+  leaving.y_codes = &code;
+  const ProductArgs args = args_of(leaving, device);
+  return streams(args) && args.rows != nullptr && args.teams == 2;
 }
 
 int64_t step_product_blocks(const StepProducts& call) {
@@ -187,7 +212,7 @@ int64_t step_product_blocks(const StepProducts& call) {
   if (takes_half_step(call)) return half_step_blocks(call);
   Device device{};
   (void)current_device(&device);  // takes_step_products() says no where there is none
-  return grid_of(args_of(call, device), device);
+  return grid_of(call, args_of(call, device), device);
 }
 
 Status step_products(const StepProducts& call) {
@@ -196,7 +221,7 @@ Status step_products(const StepProducts& call) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call, device);
-  const int grid = grid_of(args, device), shared = place(call, args, grid), bits = bits_of(call);
+  const int grid = grid_of(call, args, device), shared = place(call, args, grid), bits = bits_of(call);
   const void* const kernel = gates(call.end) ? kernel_of<2>(bits, args) : kernel_of<1>(bits, args);
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
   cudaLaunchAttribute attribute{};

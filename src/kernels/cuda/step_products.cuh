@@ -41,6 +41,8 @@ struct ProductArgs {
   const float* x_scales;
   int64_t ldx;
   const float* norm;
+  int8_t* y_codes;  // or null: StepProducts has them
+  float* y_scales;
   float eps;
   int m, k, k_blocks, x_group_count, per_scale, weight_groups;
   bool looks_up;            // kTable or kTrellis
@@ -52,6 +54,7 @@ struct ProductArgs {
   // One row: tiles of the launch, those of a block whose scales shared memory holds, and activation groups that share a
   // sum, 2^sum_shift; teams of a block, and bytes of shared memory of each, where weights_at and results_at are.
   int tiles, scale_stages, sum_shift, teams, team_bytes;
+  int rounds, groups_at;  // tiles of a team; of codes of y: each round's outputs of both teams, [32], then who has come
 };
 
 /// The batches of 64 columns that a warp multiplies at a time.

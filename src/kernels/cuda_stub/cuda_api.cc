@@ -88,6 +88,7 @@ Status copy_floats(const float*, int64_t, float*, void*) { return not_built(); }
 Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { return not_built(); }
 
 bool takes_step_products(const StepProducts&) { return false; }
+bool leaves_codes(const StepProducts&) { return false; }
 int64_t step_product_blocks(const StepProducts&) { return 0; }
 Status step_products(const StepProducts&) { return not_built(); }
 

@@ -41,6 +41,12 @@ TEST(Blocks, Int8Steps) {
   check_int8_step_all(300, 6000, false);
 }
 
+TEST(Blocks, CodesOfGatedProducts) {
+  LOWBIT_NEEDS_GPU();
+  check_int8_step_codes({2304, 4288, 14336},
+                        {FormatId::kInt2, FormatId::kInt4, FormatId::kCodebook4, FormatId::kTrellis2});
+}
+
 TEST(Blocks, TrellisSteps) {
   LOWBIT_NEEDS_GPU();
   check_int8_step_all(300, 6000, true);

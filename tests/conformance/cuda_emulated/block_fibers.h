@@ -136,6 +136,8 @@ namespace lowbit::cuda {
 inline void __syncthreads() { fibers::meet(fibers::machine->all); }
 inline void __syncwarp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
 
+inline void __threadfence_block() {}
+
 inline float exchange(float v, int from) {
   fibers::Machine& m = *fibers::machine;
   const size_t thread = m.current, warp = thread / 32;

@@ -191,6 +191,11 @@ bool takes_step_products(const StepProducts& call) {
   for (int i = 0; i < call.count; ++i) takes = takes && (call.parts[size_t(i)].x_groups || one);
   return takes;
 }
+bool leaves_codes(const StepProducts& call) {
+  const Matmul& first = call.parts[0];
+  return call.rows != nullptr && first.m == 1 && first.x_groups && first.w.n % 64 == 0 &&
+         (call.end == ProductEnd::kSilu || call.end == ProductEnd::kSquaredRelu);
+}
 int64_t step_product_blocks(const StepProducts& call) { return call.parts[0].w.n / 16 + 1; }
 
 /// By definition: what the launches would do one after the other.
@@ -228,6 +233,9 @@ Status step_products(const StepProducts& call) {
         std::ranges::copy(y[size_t(i)], to);
       }
     }
+    if (call.y_codes != nullptr)
+      (void)quantize_activations(first.y, Element::kF32, 1, first.w.n, first.w.n, 32, call.y_codes, first.w.n,
+                                 call.y_scales, nullptr);
   });
   return {};
 }

@@ -54,5 +54,10 @@ TEST(Int8StepsOnFibers, LongRows) {  // several shares of a warp
 
 TEST(Int8StepsOnFibers, OtherFormats) { check_int8_step_all(300, 6000, false); }
 
+TEST(Int8StepsOnFibers, CodesOfGatedProducts) {
+  check_int8_step_codes({128, 192, 640}, {FormatId::kInt2, FormatId::kInt4, FormatId::kCodebook4});
+  check_int8_step_codes({320}, {FormatId::kTrellis2});
+}
+
 }  // namespace
 }  // namespace lowbit
