@@ -9,8 +9,9 @@
 
 namespace lowbit::cuda {
 int g_processors = 1;
+bool g_bulk_copies = false;
 cudaError_t current_device(Device* device) {
-  *device = {.processors = g_processors, .shared_bytes = 227 << 10, .arch = 80};
+  *device = {.processors = g_processors, .shared_bytes = 227 << 10, .arch = 80, .bulk_copies = g_bulk_copies};
   return cudaSuccess;
 }
 cudaError_t allow_shared(const void*, const Device&) { return cudaSuccess; }
@@ -52,6 +53,8 @@ TEST(Fp8OnFibers, Quantize) {
   check_quantize({90, 776, 1, 128, Fp8Element::kF16, Before::kNothing, true, true, true, true}, 2);
   check_quantize({50, 904, 1, 128, Fp8Element::kBf16, Before::kGate, true, false, true, true}, 3);
   check_quantize({50, 644, 1, 128, Fp8Element::kF16, Before::kGate, false, true, false, true}, 4);
+  check_quantize_normed(20);
+  cuda::g_bulk_copies = true;  // many rows: teams of two warps
   check_quantize_normed(20);
   cuda::g_processors = 12;  // few rows: in parts
   check_quantize_normed(20);

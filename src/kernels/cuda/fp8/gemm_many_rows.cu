@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/fp8/many_rows_tiles.cuh"
+#include "kernels/cuda/fp8/many_rows_sums.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
 namespace lowbit::cuda::fp8 {
@@ -14,132 +14,32 @@ namespace {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// acc += s times the scales: rows[0] and rows[1] for the columns below `edge`, rows[2] and rows[3] for the others.
+/// A tile's sums leave; `own`: the lane's first row of it.
 template <class T>
-__device__ __forceinline__ void scale_accumulate(const float (&s)[T::kSums], const float (&rows)[4], int edge,
-                                                 float (&acc)[T::kSums]) {
+__device__ __forceinline__ void leave(const Pipeline<T>& pipeline, const CUtensorMap* c_map, const DeviceGemm& g,
+                                      const Order& o, const TilePlace& at, int group, int own,
+                                      float (&acc)[T::kWaves][T::kSums]) {
 #pragma unroll
-  for (int first = 0; first < T::kQ; first += T::kOneChoice) {
-    const bool second = !T::kOneScale && first >= edge;
-    const float upper = second ? rows[2] : rows[0], lower = second ? rows[3] : rows[1];
+  for (int w = 0; w < T::kWaves; ++w)
+    if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
+  if constexpr (T::kBoxes) {
+    if (o.boxes) {
+      if constexpr (T::kSingle) {
+        named_barrier(1, 128 * T::kGroups);  // all have read the stages
+      } else {
+        if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
+        __syncwarp();
+      }
+      const int first = int(threadIdx.x) / 32 % 4 * 16 + group * T::kWaves * 64;  // row of the warp
 #pragma unroll
-    for (int i = first / 2; i < (first + T::kOneChoice) / 2; i += 4) {
-      acc[i] = __fmaf_rn(s[i], upper, acc[i]);
-      acc[i + 1] = __fmaf_rn(s[i + 1], upper, acc[i + 1]);
-      acc[i + 2] = __fmaf_rn(s[i + 2], lower, acc[i + 2]);
-      acc[i + 3] = __fmaf_rn(s[i + 3], lower, acc[i + 3]);
+      for (int w = 0; w < T::kWaves; ++w)
+        store_boxes<T>(g, c_map, at.p0 + first + 64 * w, at.q0,
+                       pipeline.base + T::kResultsAt + (first + 64 * w) * T::kQ * 2, acc[w]);
+      return;
     }
   }
-}
-
-/// acc += s times the scales of a's two rows and b's columns, which are at `of_b` in shared memory.
-template <class T>
-__device__ __forceinline__ void scale_accumulate_rows(const float (&s)[T::kSums], float upper, float lower,
-                                                      uint32_t of_b, float (&acc)[T::kSums]) {
 #pragma unroll
-  for (int j = 0; j < T::kQ / 8; ++j) {
-    const float2 b = load_two_scales(of_b + 32 * j + 8 * (threadIdx.x % 4));
-    acc[4 * j] = __fmaf_rn(s[4 * j] * upper, b.x, acc[4 * j]);
-    acc[4 * j + 1] = __fmaf_rn(s[4 * j + 1] * upper, b.y, acc[4 * j + 1]);
-    acc[4 * j + 2] = __fmaf_rn(s[4 * j + 2] * lower, b.x, acc[4 * j + 2]);
-    acc[4 * j + 3] = __fmaf_rn(s[4 * j + 3] * lower, b.y, acc[4 * j + 3]);
-  }
-}
-
-__device__ __forceinline__ void store_four_sums(uint32_t to, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
-__device__ __forceinline__ float4 load_four_sums(uint32_t from) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
-}
-
-/// A warp has read a stage, whose barrier this is.
-__device__ __forceinline__ void release(uint32_t empty) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(empty);
-}
-
-/// Sums of a tile's blocks of K, of one turn. While a warpgroup scales a block's products it has none for the tensor
-/// cores, and the others may be at it, too: so the next stage's barrier is asked before, and its descriptors are one
-/// addition.
-template <class T>
-__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, const Order& o, int group, int turn, int own,
-                                           int edge, float (&acc)[T::kWaves][T::kSums]) {
-  // Through a shuffle, so that they are kept: the compiler would make them anew for each block.
-  const auto kept = [](uint32_t descriptor) { return __shfl_sync(0xffffffffu, descriptor, 0); };
-  const uint32_t first_p = kept(first_descriptor(pipeline.base + uint32_t(group * T::kWaves * 64 * 128)));
-  const uint32_t first_q = kept(first_descriptor(pipeline.base + T::kP * 128));
-  const uint32_t of_four = o.engine ? 12 : 0;  // scales of b lie in fours; bytes
-  const uint32_t of_next = o.engine ? 16 : 4;  // bytes to the next row of blocks
-  Pipeline<T> at = pipeline;
-  int b = T::kTurns == 1 ? 0 : (turn - at.stage % T::kTurns + T::kTurns) % T::kTurns;
-  if (T::kTurns > 1) at.advance(b);
-  // Of the next stage, worked out while products run.
-  uint32_t stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
-  uint32_t of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
-  if (b < o.blocks) barrier_wait(at.full(), at.phase);
-#pragma unroll 1
-  while (b < o.blocks) {
-    const uint32_t p = first_p + stage, q = first_q + stage, empty = at.empty(), rows_here = rows_at;
-    float first_b = 1, second_b = 1;
-    if constexpr (!T::kRowScales) first_b = load_scale(of_b);
-    if constexpr (!T::kRowScales && !T::kOneScale) second_b = load_scale(of_b + of_next);
-    b += T::kTurns;
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w) {
-      const float upper = load_scale(rows_here + 4 * 64 * w), lower = load_scale(rows_here + 4 * (64 * w + 8));
-      float s[T::kSums];
-      multiply_fence();
-#pragma unroll
-      for (int step = 0; step < 4; ++step)
-        multiply(s, descriptor_at(p, 512 * w + 2 * step), descriptor_at(q, 2 * step), step > 0);
-      multiply_commit();
-      const bool last = w + 1 == T::kWaves;
-      const uint32_t of_b_rows = rows_here - 4 * own + 4 * T::kP;
-      if (last) {
-        at.template next<T::kTurns>();
-        stage = uint32_t(at.stage * (T::kCodes / 16)), rows_at = at.scales() + 4 * own;
-        of_b = at.scales() + 4 * T::kP + (4 * b & of_four);
-      }
-      const float rows[4] = {upper * first_b, lower * first_b, upper * second_b, lower * second_b};
-      multiply_wait();
-      if constexpr (T::kRowScales) scale_accumulate_rows<T>(s, upper, lower, of_b_rows, acc[w]);
-      bool ready = true;
-      if (last) {
-        release(empty);
-        ready = barrier_ready(at.full(), at.phase, b < o.blocks);
-      }
-      if constexpr (!T::kRowScales) scale_accumulate<T>(s, rows, edge, acc[w]);
-      if (!ready) barrier_wait(at.full(), at.phase);
-    }
-  }
-  pipeline.advance(o.blocks);
-}
-
-/// The sums of both turns, in the first one's lanes.
-template <class T>
-__device__ __forceinline__ void add_turns(uint32_t parts, int turn, float (&acc)[T::kSums]) {
-  constexpr int kTaken = 1, kThere = 2, kBoth = 256;
-  const uint32_t own = parts + 16 * (threadIdx.x % 128);
-  if (turn > 0) {
-    named_barrier(kTaken, kBoth);
-#pragma unroll
-    for (int i = 0; i < T::kSums; i += 4) store_four_sums(own + 512 * i, acc[i], acc[i + 1], acc[i + 2], acc[i + 3]);
-    named_arrive(kThere, kBoth);
-    return;
-  }
-  named_arrive(kTaken, kBoth);
-  named_barrier(kThere, kBoth);
-#pragma unroll
-  for (int i = 0; i < T::kSums; i += 4) {
-    const float4 other = load_four_sums(own + 512 * i);
-    acc[i] += other.x, acc[i + 1] += other.y, acc[i + 2] += other.z, acc[i + 3] += other.w;
-  }
+  for (int w = 0; w < T::kWaves; ++w) store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
 }
 
 template <class T, bool kGroups>
@@ -148,36 +48,30 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
   const int group = warpgroup_of_thread() / T::kTurns, turn = warpgroup_of_thread() % T::kTurns;
   const int own =
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
+  int tile = int(blockIdx.x);
   TilePlace at;
-  for (int tile = int(blockIdx.x); find_tile<T, kGroups>(g, groups, o, tile, at); tile += int(gridDim.x)) {
+  BlockScales<T> b_scales;
+  const auto find = [&](TilePlace& place) {
+    const bool found = find_tile<T, kGroups>(g, groups, o, tile, place);
+    if (T::kAhead && found) b_scales.begin(g, o, place);
+    return found;
+  };
+  for (bool there = find(at); there;) {
     const int edge = T::kOneScale || T::kRowScales ? T::kQ : int(o.of_b.by - divided(uint32_t(at.q0), o.of_b).y);
     float acc[T::kWaves][T::kSums];
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w)
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
-    sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
-    if constexpr (T::kTurns > 1) {
-      add_turns<T>(pipeline.base + T::kBehindAt, turn, acc[0]);
-      if (turn > 0) continue;
-    }
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w)
-      if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
-    if constexpr (T::kBoxes) {
-      if (o.boxes) {
-        if (threadIdx.x % 32 == 0) store_wait();  // the last tile's boxes may be written again
-        __syncwarp();
-        const int first = int(threadIdx.x) / 32 % 4 * 16 + group * T::kWaves * 64;  // row of the warp
-#pragma unroll
-        for (int w = 0; w < T::kWaves; ++w)
-          store_boxes<T>(g, c_map, at.p0 + first + 64 * w, at.q0,
-                         pipeline.base + T::kBehindAt + (first + 64 * w) * T::kQ * 2, acc[w]);
-        continue;
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < T::kWaves; ++w) store_tile<T>(g, at.end, at.p0 + own + 64 * w, at.q0, acc[w]);
+    if constexpr (T::kAhead)
+      sum_blocks_ahead<T>(pipeline, o, b_scales, group, own, edge, acc[0]);
+    else
+      sum_blocks<T>(pipeline, o, group, turn, own, edge, acc);
+    if constexpr (T::kTurns > 1) add_turns<T>(pipeline.base + T::kResultsAt, turn, acc[0]);
+    const TilePlace done = at;
+    tile += int(gridDim.x);
+    there = find(at);  // scales of the next tile come while this one leaves
+    if (turn == 0) leave<T>(pipeline, c_map, g, o, done, group, own, acc);
   }
 }
 
@@ -247,8 +141,9 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
   constexpr int64_t kMostTiles = 1 << 30;
   if (down * across > kMostTiles) return false;
   const int64_t blocks = tiles_of(g.k, kFp8Block);
-  const bool engine = groups.count == 0 && !T::kRowScales && g.a_scales_by_column && blocks % 4 == 0 &&
-                      in_sixteens(g.a_scales, g.lda_scales) && in_sixteens(g.b_scales, g.ldb_scales);
+  const bool engine = groups.count == 0 && !T::kRowScales && g.a_scales_by_column &&
+                      in_sixteens(g.a_scales, g.lda_scales) &&
+                      (T::kAhead || (blocks % 4 == 0 && in_sixteens(g.b_scales, g.ldb_scales)));
   const int64_t lowest = (down - 1) % T::kDepth + 1;
   const Order order{int(down),
                     int(across),
@@ -262,8 +157,12 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
                     engine};
   *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T, kGroups>), device);
   if (*error != cudaSuccess) return true;
-  *error = launch(many_rows<T, kGroups>, dim3(unsigned(std::min(order.tiles, device.processors))), dim3(T::kThreads),
-                  size_t{T::kAllShared}, stream, true, p_map, q_map, c_map, g, groups, order);
+  // Neighbours share rows of b. In clusters of two they are on one pair of multiprocessors, which read them together:
+  // up to 1.5 % with 512 rows of a, and not measured with others.
+  const int grid = std::min(order.tiles, device.processors);
+  const bool pairs = !kGroups && !T::kRowScales && T::kTurns == 1 && g.m > 128 && g.m <= 512 && grid % 2 == 0;
+  *error = launch_cluster(many_rows<T, kGroups>, dim3(unsigned(grid)), dim3(T::kThreads), dim3(pairs ? 2 : 1, 1, 1),
+                          size_t{T::kAllShared}, stream, true, p_map, q_map, c_map, g, groups, order);
   return true;
 }
 
@@ -271,11 +170,16 @@ bool launch_tile(const DeviceGemm& g, const Fp8Groups& groups, const Device& dev
 
 bool launch_many_rows(const DeviceGemm& g, const Fp8Groups& groups, const Cut& cut, const Device& device,
                       cudaStream_t stream, cudaError_t* error) {
+  const bool single = tiles_of(g.m, cut.p) * tiles_of(g.n, cut.q) <= device.processors;  // a thread block has one tile
   const auto start = [&]<int Groups, int Waves, int Q>() {
+    if constexpr (Q == 128)
+      if (single)
+        return launch_tile<Tile<Groups, Waves, Q, false, 1, Results::kInStages>, false>(g, groups, device, stream,
+                                                                                        error);
     return launch_tile<Tile<Groups, Waves, Q>, false>(g, groups, device, stream, error);
   };
   const auto start_groups = [&]<int Waves, int Q>() {
-    return launch_tile<Tile<2, Waves, Q, false, 1, false>, true>(g, groups, device, stream, error);
+    return launch_tile<Tile<2, Waves, Q, false, 1, Results::kFromRegisters>, true>(g, groups, device, stream, error);
   };
   if (groups.count > 0) {
     if (cut.p == 256) return start_groups.template operator()<2, 128>();

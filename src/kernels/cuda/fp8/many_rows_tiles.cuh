@@ -12,26 +12,34 @@ namespace lowbit::cuda::fp8 {
 
 constexpr int kMostShared = 227 << 10;
 
+/// How results leave, of two bytes where the copy engine stores them: it needs shared memory for them, behind the
+/// stages or, where a thread block has a single tile, in their place, which leaves room for one stage more.
+enum class Results { kFromRegisters, kBehindStages, kInStages };
+
 /// 64 Waves rows of a for each of Groups / Turns warpgroups, by Q_ of b, each with a scale of its own (RowScales) or
-/// not. Turns warpgroups have the same rows and take stages in turn; their sums meet in shared memory. Stores: the copy
-/// engine may store results, which needs shared memory for them.
-template <int Groups, int Waves, int Q_, bool RowScales, int Turns, bool Stores>
+/// not. Turns warpgroups have the same rows and take stages in turn; their sums meet in shared memory.
+template <int Groups, int Waves, int Q_, bool RowScales, int Turns, Results Leave>
 struct TileShape {
   static constexpr int kRows = 64 * Groups / Turns * Waves;
-  static constexpr bool kBoxes = Stores && Q_ % kBoxColumns == 0 && Turns == 1;
+  static constexpr bool kBoxes = Leave != Results::kFromRegisters && Q_ % kBoxColumns == 0 && Turns == 1;
+  static constexpr bool kSingle = Leave == Results::kInStages;
+  static_assert(!kSingle || kBoxes);
   // Bytes of shared memory for results, or for a turn's sums.
-  static constexpr int kBehind = kBoxes ? kRows * Q_ * 2 : (Turns - 1) * kRows * Q_ * 4;
-  // Room for four scales of each of two rows of blocks of b, which are as few as the copy engine fetches.
-  using Layout =
-      RingLayout<kRows, Q_, kRows, RowScales ? Q_ : 2, kMostShared - kBehind - 1024, Turns, RowScales ? Q_ : 8>;
+  static constexpr int kBehind = kSingle ? 0 : kBoxes ? kRows * Q_ * 2 : (Turns - 1) * kRows * Q_ * 4;
+  // Registers hold two sets of products, and lanes scales of b. With 64 columns that was slower.
+  static constexpr bool kAhead = Groups == 2 && Waves == 1 && Turns == 1 && !RowScales && Q_ > 64 && Q_ <= 128;
+  // Else room for four scales of each of two rows of blocks of b, which are as few as the copy engine fetches.
+  static constexpr int kOfB = RowScales ? Q_ : kAhead ? 0 : 2, kRoomOfB = RowScales ? Q_ : kAhead ? 0 : 8;
+  using Layout = RingLayout<kRows, Q_, kRows, kOfB, kMostShared - kBehind - 1024, Turns, kRoomOfB>;
   static_assert(Turns == 1 || (Groups == Turns && Waves == 1));
 };
-template <int Groups, int Waves, int Q_, bool RowScales = false, int Turns = 1, bool Stores = true>
-struct Tile : TileShape<Groups, Waves, Q_, RowScales, Turns, Stores>,
-              TileShape<Groups, Waves, Q_, RowScales, Turns, Stores>::Layout {
+template <int Groups, int Waves, int Q_, bool RowScales = false, int Turns = 1, Results Leave = Results::kBehindStages>
+struct Tile : TileShape<Groups, Waves, Q_, RowScales, Turns, Leave>,
+              TileShape<Groups, Waves, Q_, RowScales, Turns, Leave>::Layout {
   static constexpr int kGroups = Groups, kThreads = 128 * (kGroups + 1), kWaves = Waves, kTurns = Turns;
-  static constexpr int kBehindAt = (Tile::kBarriersAt + 16 * Tile::kStages + 1023) / 1024 * 1024;
-  static constexpr int kAllShared = 1024 + kBehindAt + Tile::kBehind;
+  static constexpr int kEnd = (Tile::kBarriersAt + 16 * Tile::kStages + 1023) / 1024 * 1024;
+  static constexpr int kAllShared = 1024 + kEnd + Tile::kBehind;
+  static constexpr int kResultsAt = Tile::kSingle ? 0 : kEnd;
   // Warps that fetch. A stage is always filled by the same one, and read by the same turn: else one that is late would
   // let the others take a barrier's last phase for the next.
   static constexpr int kFetchers = 4;
@@ -129,7 +137,7 @@ __device__ __forceinline__ void fetch_by_engine(Pipeline<T> pipeline, const CUte
   const int fetcher = __shfl_sync(0xffffffffu, int(threadIdx.x) / 32 - 4 * T::kGroups, 0);
   if (!elected()) return;
   const uint32_t last = divided(uint32_t(g.n - 1), o.of_b).x;
-  constexpr uint32_t kOfB = T::kOneScale ? 16 : 32;
+  constexpr uint32_t kOfB = T::kAhead ? 0 : T::kOneScale ? 16 : 32;
   int count = 0;  // of stages
   TilePlace at;
   for (int tile = int(blockIdx.x); find_tile<T, false>(g, {}, o, tile, at); tile += int(gridDim.x)) {
@@ -146,8 +154,8 @@ __device__ __forceinline__ void fetch_by_engine(Pipeline<T> pipeline, const CUte
       box_load(pipeline.p(), p_map, b * 128, at.p0, full);
       if (count >= early) box_load(pipeline.q(), q_map, b * 128, at.q0, full);
       bulk_load(scales, of_a, of_rows, full);
-      bulk_load(scales + 4 * T::kP, of_b + b / 4 * 4, 16, full);
-      if (!T::kOneScale) bulk_load(scales + 4 * T::kP + 16, of_next + b / 4 * 4, 16, full);
+      if (!T::kAhead) bulk_load(scales + 4 * T::kP, of_b + b / 4 * 4, 16, full);
+      if (!T::kAhead && !T::kOneScale) bulk_load(scales + 4 * T::kP + 16, of_next + b / 4 * 4, 16, full);
     }
   }
 }
@@ -175,7 +183,7 @@ __device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensor
       }
       __syncwarp();
       if (bulk == 0) scales.copy_a(pipeline.scales(), b);
-      scales.copy_b(pipeline.scales(), b);
+      if (!T::kAhead) scales.copy_b(pipeline.scales(), b);
       copies_arrive(pipeline.full());
     }
   }

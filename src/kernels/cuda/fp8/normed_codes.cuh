@@ -2,6 +2,8 @@
 // Shared by the kernels of an RMS norm with E4M3 codes behind it: the norm of a row of halves in shared memory, and
 // codes of blocks of 128 columns, four columns a lane. Instructions bound them beside memory, so each is counted.
 
+#include <type_traits>
+
 #include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/row_norm.cuh"
 
@@ -72,87 +74,77 @@ __device__ __forceinline__ float4 four_halves(const uint2& w) {
 
 // ---- Norm
 
-constexpr int kNormedBlocks = 4;  // of columns that a warp has at once
+constexpr int kNormedBlocks = 4, kLastBlocks = 2;  // of columns that a warp has at once, and at a row's end
 
 /// Rows in shared memory end with zeros, so that no load needs a look at where the row ends.
 template <int kTeam, class Int>
 constexpr LOWBIT_HD Int padded_columns(Int columns) {
-  constexpr Int kRound = kTeam * kNormedBlocks * kNormSums;
+  constexpr Int kRound = kTeam * kLastBlocks * kNormSums;
   return (columns + kRound - 1) / kRound * kRound;
 }
 
-template <Fp8Element E>
-__device__ __forceinline__ float one_warps_inverse_rms(const uint16_t* row, int columns, float eps) {
-  const auto* at = reinterpret_cast<const uint2*>(row) + threadIdx.x % 32;
-  constexpr int kApart = kNormSums / 4;
-  NormSums sums;
-  uint2 v[2] = {at[0], at[kApart]};
-#pragma unroll 1
-  for (int left = columns; left > 0; left -= 2 * kNormSums) {
-    at += 2 * kApart;
-    const bool more = left > 2 * kNormSums;
-    sums.add(four_halves<E>(v[0]));
-    if (more) v[0] = at[0];
-    sums.add(four_halves<E>(v[1]));
-    if (more) v[1] = at[kApart];
+/// 1 / rms of a row in shared memory that all threads of a team see; each has as many of the 128 sums, side by side.
+/// meet(): a barrier of the team; `parts`: four floats of it in shared memory, at a multiple of 16 bytes.
+template <Fp8Element E, int kTeam>
+__device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int columns, float eps, int thread, float* parts,
+                                                  const auto& meet) {
+  constexpr int kOwn = 4 / kTeam, kAhead = kLastBlocks * kTeam;
+  using Own = std::conditional_t<kTeam == 1, uint2, std::conditional_t<kTeam == 2, uint32_t, uint16_t>>;
+  const auto value = [](const Own& w, int i) {
+    if constexpr (kTeam == 1)
+      return i % 2 == 0 ? low_half<E>(i < 2 ? w.x : w.y) : high_half<E>(i < 2 ? w.x : w.y);
+    else
+      return i == 0 ? low_half<E>(w) : high_half<E>(w);
+  };
+  const uint16_t* at = row + kOwn * thread;
+  float sums[kOwn] = {};
+#pragma unroll 2
+  for (int left = columns; left > 0; left -= kAhead * kNormSums, at += kAhead * kNormSums) {
+    Own v[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) v[i] = *reinterpret_cast<const Own*>(at + i * kNormSums);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        const float own = value(v[i], j);
+        sums[j] = __fmaf_rn(own, own, sums[j]);
+      }
   }
-  return sums.inverse_rms(columns, eps);
-}
-/// Four warps, whose thread `thread` has the sum of that number. meet(): a barrier of them. They have all written the
-/// row and need not have met.
-template <Fp8Element E>
-__device__ __forceinline__ float four_warps_inverse_rms(const uint16_t* row, int columns, float eps, int thread,
-                                                        float* quarters, const auto& meet) {
-  constexpr int kAhead = 8;
-  const uint16_t* at = row + thread;
-  float sum = 0;
-  uint16_t v[kAhead];
-  meet();
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
-#pragma unroll 1
-  for (int left = columns; left > 0; left -= kAhead * kNormSums) {
-    float own[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) own[i] = low_half<E>(v[i]);
-    at += kAhead * kNormSums;
-    if (left > kAhead * kNormSums) {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) v[i] = at[i * kNormSums];
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) sum = __fmaf_rn(own[i], own[i], sum);
-  }
+  float sum = sums[0];
+  if constexpr (kTeam == 2) sum = __fadd_rn(sums[0], sums[1]);
+  if constexpr (kTeam == 1) sum = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
   sum = add_neighbours(sum);
-  if (thread % 32 == 0) quarters[thread / 32] = sum;
-  meet();
-  const float4 q = *reinterpret_cast<const float4*>(quarters);
-  return inverse_rms_of(__fadd_rn(__fadd_rn(q.x, q.y), __fadd_rn(q.z, q.w)), columns, eps);
+  if constexpr (kTeam > 1) {
+    if (thread % 32 == 0) parts[thread / 32] = sum;
+    meet();
+    const float4 q = *reinterpret_cast<const float4*>(parts);
+    sum = __fadd_rn(q.x, q.y);
+    if constexpr (kTeam == 4) sum = __fadd_rn(sum, __fadd_rn(q.z, q.w));
+  }
+  return inverse_rms_of(sum, columns, eps);
 }
 
 // ---- Codes
 
-/// A lane's columns of Count blocks, which a warp has; their codes, and lane i modulo Count has the scale of block i:
-/// what follows from a largest magnitude is computed once for all blocks. Branches between blocks would make them wait
-/// for each other.
+/// A lane's columns of Count blocks, which a warp has, their codes, and the scale of the lane's own block: what follows
+/// from a largest magnitude is computed once for all blocks. Branches between blocks would make them wait for each
+/// other.
 template <int Count>
 struct NormedBlocks {
+  static constexpr int kLanes = 32 / Count;  // that own a block
   float4 v[Count];
   uint32_t codes[Count];
   float scale;
 
-  /// The first `count` blocks. there(i): the lane's columns of block i are. Others are zeros, or NaN by a norm that is
-  /// not finite.
+  static __device__ __forceinline__ int own_block() { return static_cast<int>(threadIdx.x) % 32 / kLanes; }
+
+  /// The first `count` blocks, or all if kAll. there(i): the lane's columns of block i are. Others are zeros, or NaN by
+  /// a norm that is not finite.
+  template <bool kAll>
   __device__ __forceinline__ void quantize(int count, bool power_of_two, const auto& there) {
-    const int own = static_cast<int>(threadIdx.x) % Count;
-    uint32_t most[Count];
-#pragma unroll
-    for (int i = 0; i < Count; ++i) most[i] = largest_of_block(v[i]);
-    uint32_t found = most[0];
-#pragma unroll
-    for (int i = 1; i < Count; ++i)
-      if (own == i) found = most[i];
-    const float largest = own < count ? __uint_as_float(found) : 1.0f;
+    const uint32_t found = largest_of_own();
+    const float largest = kAll || own_block() < count ? __uint_as_float(found) : 1.0f;
     scale = plain_scale(largest, power_of_two);
     const bool near = power_of_two || has_near_quotients(scale);
     if (__any_sync(0xffffffffu, !(largest > 0x1p-60f && largest < 0x1p60f && near)))
@@ -160,11 +152,21 @@ struct NormedBlocks {
     const Inverse by = inverse_of(scale);
 #pragma unroll
     for (int i = 0; i < Count; ++i)
-      codes[i] = codes_by(v[i], Inverse{__shfl_sync(0xffffffffu, by.high, i, 32),  //
-                                        __shfl_sync(0xffffffffu, by.low, i, 32)});
+      codes[i] = codes_by(v[i], Inverse{__shfl_sync(0xffffffffu, by.high, i * kLanes, 32),  //
+                                        __shfl_sync(0xffffffffu, by.low, i * kLanes, 32)});
   }
-  static __device__ __forceinline__ uint32_t largest_of_block(const float4& v) {
-    return largest_of_warp(__float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w))));
+  static __device__ __forceinline__ uint32_t largest_of_lane(const float4& v) {
+    return __float_as_uint(larger_magnitude(larger_magnitude(v.x, v.y), larger_magnitude(v.z, v.w)));
+  }
+  /// Not by an array of all of them, which the compiler would keep in memory.
+  __device__ __forceinline__ uint32_t largest_of_own() const {
+    uint32_t found = largest_of_warp(largest_of_lane(v[0]));
+#pragma unroll
+    for (int i = 1; i < Count; ++i) {
+      const uint32_t other = largest_of_warp(largest_of_lane(v[i]));
+      if (own_block() == i) found = other;
+    }
+    return found;
   }
   /// One by one, by division.
   __device__ __forceinline__ void quantize_any(bool power_of_two, const auto& there) {
@@ -175,55 +177,76 @@ struct NormedBlocks {
       for (int j = 1; j < Count; ++j)
         if (i == j) own = v[j];
       if (!there(i)) own = float4{0, 0, 0, 0};
-      const uint32_t found = largest_of_block(own);
+      const uint32_t found = largest_of_warp(largest_of_lane(own));
       const float of_block = fp8_scale(__uint_as_float(found), power_of_two);
       const uint32_t four = fp8_has_codes(of_block) ? codes_by(own, divisor_of(of_block)) : 0u;
 #pragma unroll
       for (int j = 0; j < Count; ++j)
         if (i == j) codes[j] = four;
-      if (static_cast<int>(threadIdx.x) % Count == i) scale = of_block;
+      if (own_block() == i) scale = of_block;
     }
   }
 };
+
+/// Where a lane's codes of a row go, from its column `first` on, and its warp's scales, whose blocks are Step columns
+/// apart.
+struct NormedPlace {
+  uint8_t* codes;
+  float* scales;
+  int64_t scales_apart;
+};
+template <int Step>
+__device__ __forceinline__ NormedPlace normed_place(const Fp8Quant& q, int64_t row, int first) {
+  const int64_t apart = q.scales_by_column ? q.ldscales : 1;
+  return {q.codes + row * q.ldcodes + first, scale_at(q, row, first / kFp8Block), apart * (Step / kFp8Block)};
+}
+
+/// Count blocks of a warp, all of them there if kAll, Step columns apart from the lane's column `base` on;
+/// code_columns() has the rest.
+template <Fp8Element E, int Count, int Step, bool kAll>
+__device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of_two, float by, int base, int end,
+                                            bool tells, const auto& halves, const auto& weight, const auto& done) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  NormedBlocks<Count> of;
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const int column = base + i * Step;
+    of.v[i] = normed(four_halves<E>(halves(column)), by, weight(i, column));
+  }
+  const int count = kAll ? Count : min((end - (base - 4 * lane) + Step - 1) / Step, Count);
+  const auto there = [&](int i) { return kAll || base + i * Step < end; };
+  of.template quantize<kAll>(count, power_of_two, there);
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    if (there(i)) *reinterpret_cast<uint32_t*>(to.codes + i * Step) = of.codes[i];
+  if (tells)
+#pragma unroll
+    for (int i = 0; i < Count; ++i)
+      if (there(i)) done(base, i * Step);
+  if (const int own = of.own_block(); lane % of.kLanes == 0 && own < count) to.scales[own * to.scales_apart] = of.scale;
+}
 
 /// A warp's columns of a row, Count blocks at once that are Step columns apart: from the lane's column `first` on up to
 /// `end`. halves(column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
 /// the columns at base + more have become codes; called if `tells`.
 template <Fp8Element E, int Count, int Step>
-__device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, float by, int first, int end, bool tells,
-                                             const auto& halves, const auto& weight, const auto& done) {
+__device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, NormedPlace to, float by, int first,
+                                             int end, bool tells, const auto& halves, const auto& weight,
+                                             const auto& done) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint8_t* codes = q.codes + row * q.ldcodes + first;
-  const int64_t scales_apart = q.scales_by_column ? q.ldscales : 1;
-  float* scales = scale_at(q, row, first / kFp8Block) + lane * (Step / kFp8Block) * scales_apart;
+  int base = first, left = end - (first - 4 * lane);
 #pragma unroll 1
-  for (int base = first; base - 4 * lane < end; base += Count * Step) {
-    NormedBlocks<Count> of;
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-      const int column = base + i * Step;
-      of.v[i] = normed(four_halves<E>(halves(column)), by, weight(i, column));
-    }
-    const int left = end - (base - 4 * lane), count = min((left + Step - 1) / Step, Count);
-    const auto there = [&](int i) { return base + i * Step < end; };
-    of.quantize(count, q.power_of_two, there);
-    const auto leave = [&](const auto& has) {
-#pragma unroll
-      for (int i = 0; i < Count; ++i)
-        if (has(i)) *reinterpret_cast<uint32_t*>(codes + i * Step) = of.codes[i];
-#pragma unroll
-      for (int i = 0; i < Count; ++i)
-        if (tells && has(i)) done(base, i * Step);
-    };
-    if (left >= (Count - 1) * Step + kFp8Block)
-      leave([](int) { return true; });
-    else
-      leave(there);
-    if (lane < count) *scales = of.scale;
-    codes += Count * Step;
-    scales += Count * (Step / kFp8Block) * scales_apart;
+  for (; left >= (Count - 1) * Step + kFp8Block; base += Count * Step, left -= Count * Step) {
+    code_blocks<E, Count, Step, true>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
+    to.codes += Count * Step;
+    to.scales += Count * to.scales_apart;
   }
-  if (lane == 0)
+  constexpr int kLast = Count < kLastBlocks ? Count : kLastBlocks;
+  if (left > kLast * Step)
+    code_blocks<E, Count, Step, false>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
+  else if (left > 0)
+    code_blocks<E, kLast, Step, false>(to, q.power_of_two, by, base, end, tells, halves, weight, done);
+  if (lane == 0 && q.scales_by_column && row == q.rows - 1)
     for (int column = first; column < end; column += Step) clear_padding(q, q.rows, row, column / kFp8Block);
 }
 

@@ -9,8 +9,8 @@
 
 namespace lowbit::cuda::fp8 {
 
-/// Shared memory of a kernel. ScaleRows: rows of a; BScales: scales of b, two of blocks of 128 rows or one of each row;
-/// in room for BRoom; Bytes: what a thread block may have. Stages come in multiples of Turns.
+/// Shared memory of a kernel. ScaleRows: rows of a; BScales: scales of b, two of blocks of 128 rows, one of each row or
+/// none; in room for BRoom; Bytes: what a thread block may have. Stages come in multiples of Turns.
 template <int P, int Q, int ScaleRows, int BScales, int Bytes, int Turns = 1, int BRoom = (BScales + 3) / 4 * 4>
 struct RingLayout {
   static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows, kBScales = BScales;
@@ -102,7 +102,7 @@ __device__ __forceinline__ int rows_in_bulk(const DeviceGemm& g, int64_t row0, i
 /// from col0 on or of their blocks. Rows that are not there take the last one's: what they scale is never stored.
 template <class L>
 struct ScaleCopies {
-  static constexpr int kEach = (L::kScaleRows + 31) / 32, kEachOfB = (L::kBScales + 31) / 32;
+  static constexpr int kEach = (L::kScaleRows + 31) / 32, kEachOfB = L::kBScales > 0 ? (L::kBScales + 31) / 32 : 1;
   const float *a, *b;
   uint32_t from[kEach], from_b[kEachOfB], step;  // elements; gemm_fp8_wgmma() refuses more than 32 bits
   __device__ __forceinline__ ScaleCopies(const DeviceGemm& g, int row0, int col0, int group) {

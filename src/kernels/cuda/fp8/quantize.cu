@@ -179,7 +179,7 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
 }
 
 /// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or,
-/// where `team` is 0, thread blocks that make codes of `part` columns each.
+/// where `team` is 0, thread blocks that make codes of `part` columns each. Teams of two come by twelves.
 struct NormedShape {
   int team = 0;
   int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
@@ -206,10 +206,14 @@ NormedShape shape_of_parts(const Fp8Quant& q, const Device& device) {
   return {.part = (most + parts - 1) / parts * kStep};
 }
 NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
-  constexpr int64_t kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
-  if (q.rows >= kRowsForWarps * device.processors)
-    if (const auto shape = shape_of_teams<1>(q.columns, device); shape.teams * shape.at_once >= kMostNormedWarps)
-      return shape;
+  constexpr int64_t kRowsForPairs = 3, kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
+  const bool pairs = device.bulk_copies && normed_pairs_bytes(q.columns) <= device.shared_bytes;
+  if (q.rows >= kRowsForWarps * device.processors) {
+    // A warp a row needs as many warps as there may be, or nothing to compare with.
+    const auto shape = shape_of_teams<1>(q.columns, device);
+    if (shape.teams * shape.at_once >= (pairs ? 2 * kMostNormedWarps : kMostNormedWarps)) return shape;
+  }
+  if (pairs && q.rows >= kRowsForPairs * device.processors) return {.team = 2, .teams = kNormedPairs, .at_once = 1};
   if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
   return shape_of_parts(q, device);
@@ -217,24 +221,28 @@ NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
 
 template <Fp8Element E>
 cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Device& device, cudaStream_t stream) {
-  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, int64_t last) {
+  const auto start = [&](auto* kernel, dim3 grid, int64_t threads, int64_t bytes, const auto&... last) {
     const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), device);
     if (error != cudaSuccess) return error;
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
-                  device.bulk_copies, q, static_cast<int>(last));
+                  device.bulk_copies, q, last...);
   };
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;
     const int64_t parts = (q.columns + shape.part - 1) / shape.part;
     return start(kernel, dim3(static_cast<unsigned>(q.rows), static_cast<unsigned>(parts)), 128,
-                 normed_part_bytes(q.columns), shape.part);
+                 normed_part_bytes(q.columns), static_cast<int>(shape.part));
   }
+  if (shape.team == 2)
+    return start(&quantize_normed_pairs<E>, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
+                 64 * kNormedPairs, normed_pairs_bytes(q.columns));
   auto* const kernel = shape.team == 1 ? &quantize_normed_rows<E, 1> : &quantize_normed_rows<E, 4>;
   const int64_t bytes =
                     shape.team == 1 ? normed_bytes<1>(q.columns, shape.teams) : normed_bytes<4>(q.columns, shape.teams),
                 blocks = std::min((q.rows + shape.teams - 1) / shape.teams, device.processors * shape.at_once);
-  return start(kernel, dim3(static_cast<unsigned>(blocks)), 32 * shape.team * shape.teams, bytes, shape.teams);
+  return start(kernel, dim3(static_cast<unsigned>(blocks)), 32 * shape.team * shape.teams, bytes,
+               static_cast<int>(shape.teams));
 }
 
 template <Fp8Element E>

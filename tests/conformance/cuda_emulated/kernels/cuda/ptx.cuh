@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tests/conformance/cuda_emulated/block_fibers.h"
+
+#define LOWBIT_SM90 1
+
 namespace lowbit::cuda {
 
 /// Shared memory is NaN until a block has written it.
@@ -23,5 +27,18 @@ inline void wait_for_predecessor_with(const void*, const void*, uint32_t, int, i
 inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from, 16); }
 inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(shared_memory + to, from, 16); }
 inline void wait_for_all_copies() {}
+
+/// A barrier of copies holds how many of its phases are over; a copy ends one.
+inline uint64_t* phases_of(uint32_t barrier) { return reinterpret_cast<uint64_t*>(shared_memory + barrier); }
+inline void barrier_init(uint32_t barrier, uint32_t) { *phases_of(barrier) = 0; }
+inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  while (*phases_of(barrier) % 2 == parity) fibers::yield();
+}
+inline void barrier_expect(uint32_t, uint32_t) {}
+inline void barriers_visible_to_copies() {}
+inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  std::memcpy(shared_memory + to, from, bytes);
+  ++*phases_of(barrier);
+}
 
 }  // namespace lowbit::cuda
