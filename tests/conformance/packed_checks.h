@@ -232,6 +232,7 @@ void check_fast_attention(const PackedAttentionCase& c, const FastBatch& batch, 
                            " to a group, " + kv_format_name(c.format) + ", window " + std::to_string(c.window);
   expect_same(batch.attend(c, 4, false, 1), got, name + ", tiles of 4");
   expect_same(batch.attend(c, 8, true, 3), got, name + ", a row of each sequence");
+  expect_same(batch.attend(c, 4, false, 64), got, name + ", tiles that share thread blocks");
   const size_t d = size_t(c.head_dim);
   for (size_t row = 0; row < terms.size(); ++row) {
     double apart = 0, length = 0;

@@ -8,10 +8,10 @@ namespace lowbit::cuda {
 /// One thread of a block, behind a barrier: true for the last of `count` blocks; then *arrived is zero again. Stores of
 /// the others' threads are there for load_from_others().
 __device__ __forceinline__ bool arrives_last(uint32_t* arrived, uint32_t count) {
-  __threadfence();
-  if (atomicAdd(arrived, 1u) + 1 != count) return false;
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+  if (before + 1 != count) return false;
   *arrived = 0;
-  __threadfence();
   return true;
 }
 /// Reads a number that another block has stored, past the multiprocessor's own cache.

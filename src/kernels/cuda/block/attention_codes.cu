@@ -17,20 +17,23 @@ namespace {
 
 using namespace block;  // NOLINT
 
-/// A warp's items, one after the other.
+/// The slot behind `slot`, around.
+template <class F>
+__device__ __forceinline__ uint8_t* next_slot_of(uint8_t* slots, uint8_t* slot) {
+  return slot == slots + (F::kSlots - 1) * F::kSlot ? slots : slot + F::kSlot;
+}
+
+/// A warp's items of a part, one after the other; ends with `slot` read and free, and nothing asked for into it yet.
 template <class F>
 __device__ __forceinline__ void attend_items(const AttendPacked& call, const CodesItems& items, CodesCopies<F>& copies,
-                                             int item, uint8_t* slots, const CodesShared<F>& shared,
-                                             CodesSums<F>& sums) {
+                                             int item, int end, uint8_t* slots, uint8_t*& slot,
+                                             const CodesShared<F>& shared, CodesSums<F>& sums) {
   static_assert(F::kSlots == 3);  // so the order of copies is that of the loop
   constexpr int kAll = INT_MAX;   // the predecessor has ended
-  const int end = copies.end;
-  uint8_t* slot = slots;
   const auto slot_arrives = [] {
     wait_for_copies<F::kSlots - 1>();
     sync_warp();
   };
-  const auto next_slot = [&] { slot = slot == slots + (F::kSlots - 1) * F::kSlot ? slots : slot + F::kSlot; };
 #pragma unroll 1
   for (; item < end; item += kCodesWarps) {
     const bool packed = items.is_packed(item);
@@ -43,7 +46,7 @@ __device__ __forceinline__ void attend_items(const AttendPacked& call, const Cod
     }
     sync_warp();
     copies.template fetch<true>(call, items, slot, kAll);
-    next_slot();
+    slot = next_slot_of<F>(slots, slot);
     const int first = packed ? items.page(item) * kTensorPage : items.begin(item);
     sums.weigh(items, shared, first, first + (packed ? kTensorPage : kQuarter), scores);
     slot_arrives();
@@ -53,8 +56,9 @@ __device__ __forceinline__ void attend_items(const AttendPacked& call, const Cod
       sums.add_f16_values(items, shared, first, slot, scores);
     }
     sync_warp();
+    if (item + kCodesWarps >= end) break;
     copies.template fetch<false>(call, items, slot, kAll);
-    next_slot();
+    slot = next_slot_of<F>(slots, slot);
   }
 }
 
@@ -72,7 +76,7 @@ __device__ __forceinline__ void join_warps(const CodesShared<F>& shared, const u
 #pragma unroll
     for (int w = 0; w < kCodesWarps; ++w) {
       const float by = power_of_two(__fsub_rn(shared.most[w][q], shift));
-      const float2 two = *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(bytes + w * F::kWarpBytes) +
+      const float2 two = *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(bytes + shared.results[w]) +
                                                           q * F::kPitch + element);
       total = __fmaf_rn(shared.total[w][q], by, total);
       all = {__fmaf_rn(two.x, by, all.x), __fmaf_rn(two.y, by, all.y)};
@@ -84,7 +88,7 @@ __device__ __forceinline__ void join_warps(const CodesShared<F>& shared, const u
 template <class F>
 __device__ __forceinline__ float* outputs_in(uint8_t* bytes) {
   constexpr int kOutputs = F::kQueries * F::kHead * 4;
-  static_assert(F::kQueries * F::kPitch * 4 + kOutputs <= F::kWarpBytes);
+  static_assert(F::kResult + kOutputs <= F::kWarpBytes);
   return reinterpret_cast<float*>(bytes + F::kBytes - kOutputs);
 }
 /// Weighted values by their sum of weights.
@@ -129,23 +133,36 @@ __device__ __forceinline__ void store_outputs(const AttendPacked& call, const Co
 }
 
 /// Where one part's result of a tile's query lies: largest score, sum of weights, weighted values.
-__device__ __forceinline__ float* part_result(const AttendPages& call, int most_parts, int part, int query) {
-  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * most_parts + part;
+__device__ __forceinline__ float* part_result(const AttendPages& call, int most_parts, int tile, int part, int query) {
+  const int64_t at = (int64_t{tile} * call.kv.kv_heads + blockIdx.y) * most_parts + part;
   return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
 }
-/// Puts the parts of a tile together. All that is read of one part is asked for at once with that of others: one after
-/// the other they would wait for memory that often.
+/// Puts the parts of a tile together. All that is read of one part is asked for at once with that of others, and values
+/// before scores have come: one after the other they would wait for memory that often.
 template <class F>
-__device__ __forceinline__ void join_parts(const AttendPages& call, int most_parts, int parts, uint8_t* bytes,
+__device__ __forceinline__ void join_parts(const AttendPages& call, int most_parts, int tile, int parts, uint8_t* bytes,
                                            CodesShared<F>& shared) {
   auto* const of_parts = reinterpret_cast<float2*>(bytes);  // [query][parts]: score, or factor, and sum of weights
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q_of_warp = thread / 32;
+  constexpr int kAtOnce = 16, kPairs = F::kHead / 2;
+  const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
+  float2 values[kAtOnce];
+  const auto ask = [&](int at, int first) {
+    const float* const from =
+        part_result(call, most_parts, tile, first, at / kPairs) + 2 + static_cast<unsigned>(at) % kPairs * 2;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      values[i] = {0, 0};
+      if (first + i < parts) values[i] = load_from_others(reinterpret_cast<const float2*>(from + i * apart));
+    }
+  };
+  if (thread < shared.count * kPairs) ask(thread, 0);
   if (q_of_warp < shared.count) {
     float2* const own = of_parts + q_of_warp * parts;
     float most = -INFINITY, total = 0;
 #pragma unroll 4
     for (int u = lane; u < parts; u += 32) {
-      own[u] = load_from_others(reinterpret_cast<const float2*>(part_result(call, most_parts, u, q_of_warp)));
+      own[u] = load_from_others(reinterpret_cast<const float2*>(part_result(call, most_parts, tile, u, q_of_warp)));
       most = fmaxf(most, own[u].x);
     }
 #pragma unroll
@@ -159,29 +176,23 @@ __device__ __forceinline__ void join_parts(const AttendPages& call, int most_par
     if (lane == 0) shared.of_parts[q_of_warp] = total;
   }
   __syncthreads();
-  constexpr int kAtOnce = 16;
-  const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
 #pragma unroll 1
-  for (int at = thread; at < shared.count * F::kHead / 2; at += kCodesThreads) {
-    const int q = at / (F::kHead / 2), element = at % (F::kHead / 2) * 2;
-    const float* const from = part_result(call, most_parts, 0, q) + 2 + element;
+  for (int at = thread; at < shared.count * kPairs; at += kCodesThreads) {
+    if (at != thread) ask(at, 0);
+    const int q = at / kPairs;
     float2 all = {0, 0};
 #pragma unroll 1
-    for (int first = 0; first < parts; first += kAtOnce) {
-      float2 sums[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        sums[i] = {0, 0};
-        if (first + i < parts) sums[i] = load_from_others(reinterpret_cast<const float2*>(from + (first + i) * apart));
-      }
+    for (int first = 0;; ask(at, first)) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i >= parts) break;
         const float by = of_parts[q * parts + first + i].x;
-        all = {__fmaf_rn(sums[i].x, by, all.x), __fmaf_rn(sums[i].y, by, all.y)};
+        all = {__fmaf_rn(values[i].x, by, all.x), __fmaf_rn(values[i].y, by, all.y)};
       }
+      first += kAtOnce;
+      if (first >= parts) break;
     }
-    keep_output<F>(bytes, q, element, all, shared.of_parts[q]);
+    keep_output<F>(bytes, q, at % kPairs * 2, all, shared.of_parts[q]);
   }
 }
 
@@ -193,35 +204,54 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
   let_successor_start();
   if (!call.overlap) wait_for_predecessor();
   const AttendPages& attend = call.attend;
-  const int part = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const CodesShare share(call, launch, shared.parts, shared.blocks);
+  if (share.blocks == 0) return;
+  const CodesTile tile(attend, launch, share.tile);
+  const CodesItems items(call, launch, tile);
+  const int of_part = items_of_warp(launch, items.count) * kCodesWarps, parts = parts_of(launch, items.count);
+  const int blocks = min(share.blocks, parts);
+  if (share.block >= blocks) return;
+  const int end_part = (share.block + 1) * parts / blocks;
+  int part = share.block * parts / blocks;
+  uint8_t* const slots = bytes + warp * F::kWarpBytes;
+  uint8_t* slot = slots;
+  CodesCopies<F> copies;
   {
-    const CodesTile tile(attend, launch);
-    const CodesItems items(call, launch, tile);
-    const int of_warp = launch.warps_at_once.quotient(items.count - 1) + 1, of_part = of_warp * kCodesWarps;
-    if (part * of_part >= items.count) return;
-    uint8_t* const slots = bytes + warp * F::kWarpBytes;
-    const int first = part * of_part + warp, old = tile.sequence.position;
-    CodesCopies<F> copies;
-    copies.begin(call, tile, items, first, min(items.count, (part + 1) * of_part));
+    const int old = tile.sequence.position;
+    copies.begin(call, tile, items, part * of_part + warp, min(items.count, end_part * of_part));
     copies.template fetch<false>(call, items, slots, old);
     copies.template fetch<true>(call, items, slots + F::kSlot, old);
     copies.template fetch<false>(call, items, slots + 2 * F::kSlot, old);
-    if (threadIdx.x == 0) shared.parts = (items.count + of_part - 1) / of_part;
     wait_for_predecessor();
     load_queries<F>(attend, launch, tile, shared);
     __syncthreads();
+  }
+#pragma unroll 1
+  for (; part < end_part; ++part) {
     CodesSums<F> sums;
     sums.clear();
-    attend_items<F>(call, items, copies, first, slots, shared, sums);
-    sums.put(reinterpret_cast<float*>(slots));
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    attend_items<F>(call, items, copies, part * of_part + warp, min(items.count, (part + 1) * of_part), slots, slot,
+                    shared, sums);
+    uint8_t* const result = part + 1 == end_part ? slots : slot;  // outputs lie behind those of the last part
+    sums.put(reinterpret_cast<float*>(result));
+    if (lane == 0) shared.results[warp] = static_cast<int>(result - bytes);
 #pragma unroll
     for (int set = 0; set < F::kSets; ++set)
       if (lane < 4)
         shared.most[warp][4 * set + lane] = sums.most[set], shared.total[warp][4 * set + lane] = sums.total[set];
+    __syncthreads();
+    if (parts == 1) break;
+    join_warps<F>(shared, bytes, [&](int q, int element, float2 all, float most, float total) {
+      float* const to = part_result(attend, launch.most_parts, share.tile, part, q);
+      *reinterpret_cast<float2*>(to + 2 + element) = all;
+      if (element == 0) *reinterpret_cast<float2*>(to) = {most, total};
+    });
+    __syncthreads();
+    if (part + 1 == end_part) break;
+    copies.template fetch<false>(call, items, slot, INT_MAX);
+    slot = next_slot_of<F>(slots, slot);
   }
-  __syncthreads();
-  const int parts = shared.parts;
   if (parts == 1) {
     join_warps<F>(shared, bytes, [&](int q, int element, float2 all, float, float total) {
       keep_output<F>(bytes, q, element, all, total);
@@ -229,18 +259,12 @@ __global__ void __launch_bounds__(kCodesThreads, F::kBlocksOfProcessor)
     store_outputs<F>(call, shared, bytes);
     return;
   }
-  join_warps<F>(shared, bytes, [&](int q, int element, float2 all, float most, float total) {
-    float* const to = part_result(attend, launch.most_parts, part, q);
-    *reinterpret_cast<float2*>(to + 2 + element) = all;
-    if (element == 0) *reinterpret_cast<float2*>(to) = {most, total};
-  });
-  __syncthreads();
   if (threadIdx.x == 0)
-    shared.is_last =
-        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(parts));
+    shared.is_last = arrives_last(call.arrived + share.tile * attend.kv.kv_heads + static_cast<int>(blockIdx.y),
+                                  static_cast<uint32_t>(blocks));
   __syncthreads();
   if (!shared.is_last) return;
-  join_parts<F>(attend, launch.most_parts, parts, bytes, shared);
+  join_parts<F>(attend, launch.most_parts, share.tile, parts, bytes, shared);
   store_outputs<F>(call, shared, bytes);
 }
 
@@ -255,14 +279,17 @@ cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
   const int64_t most = std::min(of_device, 2 * (a.spans + 1));
   const int64_t at_once =
       call.room_floats / attend_results_floats(1, a.tile_queries, most, a.kv.kv_heads, a.kv.head_dim);
-  const CodesLaunch known = {Divisor(a.heads / a.kv.kv_heads), Divisor(of_device * kCodesWarps),
-                             static_cast<int>(most)};
+  CodesLaunch known = {Divisor(a.heads / a.kv.kv_heads), Divisor(of_device * kCodesWarps), static_cast<int>(most), 0,
+                       static_cast<int>(kSharedWaves * of_device)};
   a.results = call.room;
   for (int64_t first = 0; first < call.attend.tile_count; first += at_once) {
     a.tiles = call.attend.tiles + first;
     a.tile_count = std::min(at_once, call.attend.tile_count - first);
-    const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
-                    static_cast<unsigned>(most));
+    // Several tiles share blocks for which the device has room at once; one tile has a block for each part.
+    const bool shares = a.tile_count > 1 && a.tile_count <= kMostSharedTiles;
+    known.shared_tiles = shares ? static_cast<int>(a.tile_count) : 0;
+    const dim3 grid(static_cast<unsigned>(shares ? known.shared_blocks + a.tile_count : most),
+                    static_cast<unsigned>(a.kv.kv_heads), static_cast<unsigned>(shares ? 1 : a.tile_count));
     const auto e = launch(kernel, grid, dim3(kCodesThreads), F::kBytes + sizeof(CodesShared<F>),
                           static_cast<cudaStream_t>(a.stream), device.bulk_copies, turn, known);
     if (e != cudaSuccess) return e;

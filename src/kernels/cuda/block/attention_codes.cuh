@@ -4,6 +4,8 @@
 // An item is a packed page, or a quarter of a page that is still f16: about as many bytes. The items of a sequence, and
 // how they are divided among thread blocks and warps, depend on the row's block of 64 positions and on the device.
 
+#include <climits>
+
 #include "kernels/cuda/block/attention_packed.cuh"
 #include "kernels/cuda/block/attention_tensor.cuh"
 #include "kernels/cuda/block/packed_operands.cuh"
@@ -29,12 +31,11 @@ struct CodesForm {
   static constexpr int kSlots = 3, kLongest = kKeyCodes + kKeySide > kValueCodes + kValueSide
                                                   ? kKeyCodes + kKeySide
                                                   : kValueCodes + kValueSide;
-  static constexpr int kSlot = ((kLongest > kF16 ? kLongest : kF16) + 15) / 16 * 16;
+  /// A warp's result, in a slot: [query][kPitch].
+  static constexpr int kPitch = kHead + 4, kResult = kQueries * kPitch * 4, kMost = kLongest > kF16 ? kLongest : kF16;
+  static constexpr int kSlot = ((kMost > kResult ? kMost : kResult) + 15) / 16 * 16;
   static constexpr int kWarpBytes = kSlots * kSlot, kBytes = kCodesWarps * kWarpBytes;
   static constexpr int kBlocksOfProcessor = 2 * kBytes <= (224 << 10) ? 2 : 1;
-  /// A warp's result, in its slots: [query][kPitch].
-  static constexpr int kPitch = kHead + 4;
-  static_assert(kQueries * kPitch * 4 <= kWarpBytes);
 };
 
 /// Quotients by a number that is known before the launch: of those below 2^32 by that number.
@@ -52,7 +53,11 @@ struct CodesLaunch {
   Divisor group;          // heads that read a kv head
   Divisor warps_at_once;  // of a tile at most
   int most_parts;         // of a tile in this launch
+  int shared_tiles;       // tiles that share the blocks of a head; 0: each has most_parts of its own
+  int shared_blocks;      // of a head, about, for all of them
 };
+constexpr int kMostSharedTiles = 64;
+constexpr int kSharedWaves = 1;  // thread blocks of tiles that share them fill the device so often
 
 /// Queries of a kv head that a thread block has, all in one block of 64 positions.
 struct CodesTile {
@@ -60,8 +65,8 @@ struct CodesTile {
   const uint64_t* pages;
   int group, kv_head, first, count;
 
-  __device__ __forceinline__ CodesTile(const AttendPages& call, const CodesLaunch& launch) {
-    const QueryTile tile = call.tiles[blockIdx.x];
+  __device__ __forceinline__ CodesTile(const AttendPages& call, const CodesLaunch& launch, int index) {
+    const QueryTile tile = call.tiles[index];
     sequence = call.sequences[tile.sequence];
     pages = call.kv.tables + tile.sequence * call.kv.stride;
     group = launch.group.by, kv_head = static_cast<int>(blockIdx.y);
@@ -107,6 +112,47 @@ struct CodesItems {
   __device__ __forceinline__ int begin(int item) const {
     const int quarter = item < front ? item : (item - front - packed) % 4;
     return page(item) * kTensorPage + quarter * kQuarter;
+  }
+};
+
+/// How many items of a tile a warp has in one part: as many parts as there may be, or fewer.
+__device__ __forceinline__ int items_of_warp(const CodesLaunch& launch, int count) {
+  return launch.warps_at_once.quotient(count - 1) + 1;
+}
+__device__ __forceinline__ int parts_of(const CodesLaunch& launch, int count) {
+  const int of_part = items_of_warp(launch, count) * kCodesWarps;
+  return (count + of_part - 1) / of_part;
+}
+
+/// A thread block's share of a tile: one of `blocks` blocks, which have about as many of its parts each.
+struct CodesShare {
+  int tile, block, blocks;  // blocks: 0 where there is nothing to do
+
+  /// `parts` and `blocks_of`: kMostSharedTiles numbers each, for all threads.
+  __device__ __forceinline__ CodesShare(const AttendPacked& call, const CodesLaunch& launch, int* parts,
+                                        int* blocks_of) {
+    tile = static_cast<int>(blockIdx.z), block = static_cast<int>(blockIdx.x), blocks = INT_MAX;
+    if (launch.shared_tiles != 0) share(call, launch, parts, blocks_of);
+  }
+  /// Tiles get blocks by their parts, at least one each, so that as many run as fill the device kSharedWaves times.
+  __device__ __forceinline__ void share(const AttendPacked& call, const CodesLaunch& launch, int* parts,
+                                        int* blocks_of) {
+    const int own = static_cast<int>(threadIdx.x);
+    if (own < launch.shared_tiles)
+      parts[own] = parts_of(launch, CodesItems(call, launch, CodesTile(call.attend, launch, own)).count);
+    __syncthreads();
+    if (own < launch.shared_tiles) {
+      int all = 0;
+      for (int of = 0; of < launch.shared_tiles; ++of) all += parts[of];
+      blocks_of[own] = max(1, parts[own] * launch.shared_blocks / all);
+    }
+    __syncthreads();
+    for (tile = 0, blocks = 0; tile < launch.shared_tiles; ++tile) {
+      blocks = blocks_of[tile];
+      if (block < blocks) return;
+      block -= blocks;
+    }
+    blocks = 0;
   }
 };
 

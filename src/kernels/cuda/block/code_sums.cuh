@@ -54,7 +54,9 @@ struct CodesShared {
   float most[kCodesWarps][F::kQueries], total[kCodesWarps][F::kQueries];
   float of_parts[F::kQueries];   // sums of weights of the whole tile
   int64_t offsets[F::kQueries];  // of outputs
-  int count, parts;              // of the tile: queries, parts
+  int results[kCodesWarps];      // where the warps' results lie
+  int parts[kMostSharedTiles], blocks[kMostSharedTiles];
+  int count;  // queries of the tile
   bool is_last;
 };
 
