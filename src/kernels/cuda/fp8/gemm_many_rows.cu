@@ -70,8 +70,9 @@ __device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const CUten
     if constexpr (T::kTurns > 1) add_turns<T>(pipeline.base + T::kResultsAt, turn, acc[0]);
     const TilePlace done = at;
     tile += int(gridDim.x);
-    there = find(at);  // scales of the next tile come while this one leaves
+    if (T::kAhead) there = find(at);  // scales of the next tile come while this one leaves
     if (turn == 0) leave<T>(pipeline, c_map, g, o, done, group, own, acc);
+    if (!T::kAhead) there = find(at);
   }
 }
 
