@@ -280,7 +280,7 @@ cudaError_t launch_codes(const AttendPacked& call, const Device& device) {
   const int64_t at_once =
       call.room_floats / attend_results_floats(1, a.tile_queries, most, a.kv.kv_heads, a.kv.head_dim);
   CodesLaunch known = {Divisor(a.heads / a.kv.kv_heads), Divisor(of_device * kCodesWarps), static_cast<int>(most), 0,
-                       static_cast<int>(kSharedWaves * of_device)};
+                       static_cast<int>(of_device)};
   a.results = call.room;
   for (int64_t first = 0; first < call.attend.tile_count; first += at_once) {
     a.tiles = call.attend.tiles + first;

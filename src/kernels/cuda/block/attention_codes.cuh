@@ -57,7 +57,6 @@ struct CodesLaunch {
   int shared_blocks;      // of a head, about, for all of them
 };
 constexpr int kMostSharedTiles = 64;
-constexpr int kSharedWaves = 1;  // thread blocks of tiles that share them fill the device so often
 
 /// Queries of a kv head that a thread block has, all in one block of 64 positions.
 struct CodesTile {
@@ -134,7 +133,7 @@ struct CodesShare {
     tile = static_cast<int>(blockIdx.z), block = static_cast<int>(blockIdx.x), blocks = INT_MAX;
     if (launch.shared_tiles != 0) share(call, launch, parts, blocks_of);
   }
-  /// Tiles get blocks by their parts, at least one each, so that as many run as fill the device kSharedWaves times.
+  /// Tiles get blocks by their parts, at least one each, so that about as many run as fill the device.
   __device__ __forceinline__ void share(const AttendPacked& call, const CodesLaunch& launch, int* parts,
                                         int* blocks_of) {
     const int own = static_cast<int>(threadIdx.x);

@@ -75,7 +75,7 @@ struct StepRow {
     from += static_cast<int>(threadIdx.x % kLanes);
     const int position = tile.sequence.position;
     if (query < 0 && position / kSpan == span)
-      page = const_cast<uint16_t*>(page_rows(attend, tile, position / kTensorPage, query + 1 == 0 ? 0 : 1));
+      page = const_cast<uint16_t*>(page_rows(attend, tile, position / kTensorPage, query == -1 ? 0 : 1));
   }
   __device__ __forceinline__ void load() {
 #pragma unroll
