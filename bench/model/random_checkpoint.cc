@@ -3,8 +3,9 @@
 //
 //   lowbit_random_checkpoint OUT [--format ternary] [--group 0] [--group-rows 1] [--head int8] [--head-group 64]
 //                                [--layers 30] [--hidden 2560] [--intermediate 6912] [--heads 20] [--kv-heads 5]
-//                                [--vocab 128256] [--context 4096]
+//                                [--vocab 128256] [--context 4096] [--architecture llama]
 //
+// --architecture bitnet: squared ReLU, and a norm before each projection back to the stream.
 // --group 0: one scale per row. --group-rows: rows that share a scale, 128 for fp8 in blocks of 128 x 128. Codes are
 // equally likely and do not depend on the number of threads.
 
@@ -26,9 +27,10 @@ namespace lowbit {
 namespace {
 
 struct Options {
-  std::string out, format = "ternary", head = "int8";
+  std::string out, format = "ternary", head = "int8", architecture = "llama";
   int64_t group = 0, group_rows = 1, head_group = 64, layers = 30, hidden = 2560, intermediate = 6912, heads = 20,
           kv_heads = 5, vocab = 128256, context = 4096;
+  bool is_bitnet() const { return architecture == "bitnet"; }
 };
 
 std::string utf8(unsigned code) {
@@ -88,6 +90,10 @@ class Writer {
     const int64_t kv = o_.hidden / o_.heads * o_.kv_heads;
     LOWBIT_TRY(ones(at + "input_layernorm.weight", o_.hidden));
     LOWBIT_TRY(ones(at + "post_attention_layernorm.weight", o_.hidden));
+    if (o_.is_bitnet()) {
+      LOWBIT_TRY(ones(at + "self_attn.attn_sub_norm.weight", o_.hidden));
+      LOWBIT_TRY(ones(at + "mlp.ffn_sub_norm.weight", o_.intermediate));
+    }
     for (const auto& [name, n, k] : {std::tuple{"self_attn.q_proj", o_.hidden, o_.hidden},
                                      {"self_attn.k_proj", kv, o_.hidden},
                                      {"self_attn.v_proj", kv, o_.hidden},
@@ -120,11 +126,12 @@ Status write(const Options& o) {
   LOWBIT_TRY(writer->add_file("tokenizer.json", byte_tokenizer(o.vocab)));
   CheckpointInfo info;
   info.config_json = fmt::format(
-      R"({{"model_type": "llama", "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
+      R"({{"model_type": "{}", "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {}, "max_position_embeddings": {},
-          "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true, "hidden_act": "silu",
+          "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true, "hidden_act": "{}",
           "bos_token_id": 1, "eos_token_id": 2}})",
-      o.vocab, o.hidden, o.intermediate, o.layers, o.heads, o.kv_heads, o.hidden / o.heads, o.context);
+      o.architecture, o.vocab, o.hidden, o.intermediate, o.layers, o.heads, o.kv_heads, o.hidden / o.heads, o.context,
+      o.is_bitnet() ? "relu2" : "silu");
   info.fit_json = R"({"method": "random"})";
   LOWBIT_TRY_ASSIGN(const int64_t bytes, writer->finish(info));
   std::printf("%s: %.2f billion weights, %.1f MB\n", o.out.c_str(), 1e-9 * double(weights.weights()),
@@ -142,7 +149,8 @@ int main(int argc, char** argv) {
                                                    {"--hidden", &o.hidden},         {"--intermediate", &o.intermediate},
                                                    {"--heads", &o.heads},           {"--kv-heads", &o.kv_heads},
                                                    {"--vocab", &o.vocab},           {"--context", &o.context}};
-  const std::map<std::string, std::string*> texts = {{"--format", &o.format}, {"--head", &o.head}};
+  const std::map<std::string, std::string*> texts = {
+      {"--format", &o.format}, {"--head", &o.head}, {"--architecture", &o.architecture}};
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name.rfind("--", 0) != 0 && o.out.empty()) {
@@ -159,8 +167,8 @@ int main(int argc, char** argv) {
   bool positive = !o.out.empty();
   for (const auto& [name, value] : numbers)
     positive = positive && *value >= (name == "--group" || name == "--head-group" ? 0 : 1);
-  if (!positive || o.hidden % o.heads != 0) {
-    std::fprintf(stderr, "error: a directory is wanted, positive extents, and hidden a multiple of heads\n");
+  if (!positive || o.hidden % o.heads != 0 || (o.architecture != "llama" && !o.is_bitnet())) {
+    std::fprintf(stderr, "error: wanted: a directory, positive extents, hidden a multiple of heads, llama or bitnet\n");
     return 2;
   }
   const auto status = lowbit::write(o);
