@@ -179,7 +179,7 @@ Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>
   const bool checked = answer_is_right(w, got, in, c.m, Activation::kInt8, c.activation_group, b.pool);
   const double us = 1e6 * seconds, gb_s = 1e-9 * double(first.code_bytes(c.m) + first.factor_bytes()) / seconds;
   b.rows.push_back({{"part", part},
-                    {"kernel", first.kernel_name(c.m)},
+                    {"kernel", first.kernel_name(c.m, rows.element)},
                     {"format", format_info(c.format).name},
                     {"m", c.m},
                     {"n", c.n},
@@ -191,10 +191,10 @@ Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>
                     {"us", us},
                     {"gb_s", gb_s},
                     {"checked", checked}});
-  std::printf("%-8s %-38s m %lld %6lldx%-6lld %s %s %s %8.2f us %7.0f GB/s %s\n", part, first.kernel_name(c.m).c_str(),
-              static_cast<long long>(c.m), static_cast<long long>(c.n), static_cast<long long>(c.k),
-              c.int8_x ? "int8" : "bf16", c.cold ? "cold" : "hot ", c.overlap ? "pdl  " : "plain", us, gb_s,
-              checked ? "right" : "WRONG");
+  std::printf("%-8s %-38s m %lld %6lldx%-6lld %s %s %s %8.2f us %7.0f GB/s %s\n", part,
+              first.kernel_name(c.m, rows.element).c_str(), static_cast<long long>(c.m), static_cast<long long>(c.n),
+              static_cast<long long>(c.k), c.int8_x ? "int8" : "bf16", c.cold ? "cold" : "hot ",
+              c.overlap ? "pdl  " : "plain", us, gb_s, checked ? "right" : "WRONG");
   std::fflush(stdout);
   return {};
 }

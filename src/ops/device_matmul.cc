@@ -112,15 +112,15 @@ std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scali
   return name;
 }
 
-/// "; more than 8 tokens: matmul_..." and which instance 64 rows get.
+/// "; more than 8 rows of floats or one of codes: matmul_..." and which instance 64 rows get.
 std::string about_many(const KernelPair& pair, cuda::MatmulShape shape, const std::string& scaling, int64_t x_group) {
   const cuda::MatmulKernel& kernel = pair.many != nullptr ? *pair.many : *pair.few;
   if (kernel.instance == nullptr) return "";
   shape.m = kManyRows;
   const std::string rows = std::to_string(kManyRows) + " rows: " + kernel.instance_name(shape, kernel.instance(shape));
   if (pair.many == nullptr) return "; " + rows;
-  return "; more than " + std::to_string(pair.few->most_rows) + " rows of x: " + full_name(kernel, scaling, x_group) +
-         " (" + rows + ")";
+  return "; more than " + std::to_string(pair.few->most_rows) +
+         " rows of floats, or one of codes: " + full_name(kernel, scaling, x_group) + " (" + rows + ")";
 }
 
 tl::unexpected<Error> not_built() {
@@ -231,8 +231,8 @@ Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& opti
   return {};
 }
 
-std::string DeviceMatmulPlan::kernel_name(int64_t m) const {
-  const Order& order = order_for(m);
+std::string DeviceMatmulPlan::kernel_name(int64_t m, cuda::Element x) const {
+  const Order& order = order_for(m, x);
   std::string name = full_name(*order.kernel, scaling_, x_groups_ ? group_ : 0);
   if (order.kernel->instance_name != nullptr)
     name += " (" + order.kernel->instance_name(shape(m), order.instances[static_cast<size_t>(bracket(m))]) + ")";
@@ -353,7 +353,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make_derived(FormatId format, const u
 }
 
 int64_t DeviceMatmulPlan::workspace_bytes(int64_t m, cuda::Element x) const {
-  return order_for(m).kernel->workspace_bytes(shape(m), x);
+  return order_for(m, x).kernel->workspace_bytes(shape(m), x);
 }
 
 Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
@@ -371,12 +371,12 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
   if (workspace == nullptr && workspace_bytes(x.m, x.element) > 0)
     return fail(ErrorCode::kInvalidArgument, "matmul workspace", "none",
                 std::to_string(workspace_bytes(x.m, x.element)) + " bytes");
-  return order_for(x.m).kernel->run(call(x, bias, y, y_element, ldy, workspace, stream, overlap));
+  return order_for(x.m, x.element).kernel->run(call(x, bias, y, y_element, ldy, workspace, stream, overlap));
 }
 
 cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element,
                                     int64_t ldy, uint8_t* workspace, void* stream, bool overlap) const {
-  const Order& order = order_for(x.m);
+  const Order& order = order_for(x.m, x.element);
   const cuda::MatmulShape s = shape(x.m);
   cuda::Matmul call;
   call.w = {order.codes.as<uint8_t>(),

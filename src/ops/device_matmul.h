@@ -63,16 +63,17 @@ class DeviceMatmulPlan {
   int64_t groups() const { return groups_; }
   bool x_groups() const { return x_groups_; }  // x has a scale per group, not per row
   Activation activation() const { return activation_; }
-  /// The kernel for `m` tokens.
-  const cuda::MatmulKernel& kernel(int64_t m = 1) const { return *order_for(m).kernel; }
-  std::string kernel_name(int64_t m = 1) const;
+  /// The kernel for `m` tokens, of codes where activations are int8.
+  const cuda::MatmulKernel& kernel(int64_t m = 1) const { return *order_for(m, own_element()).kernel; }
+  std::string kernel_name(int64_t m = 1) const { return kernel_name(m, own_element()); }
+  std::string kernel_name(int64_t m, cuda::Element x) const;
   const std::string& reason() const { return reason_; }
   /// Whether tensor cores multiply rows in f16 and bf16 as they are; else something else is faster.
   bool takes_halves() const;
   int64_t resident_bytes() const { return few_.codes.size() + many_.codes.size() + factor_bytes(); }
   int64_t factor_bytes() const { return scales_.size() + offsets_.size() + table_.size(); }
   /// Codes in the order for `m` tokens.
-  int64_t code_bytes(int64_t m = 1) const { return order_for(m).codes.size(); }
+  int64_t code_bytes(int64_t m = 1) const { return order_for(m, own_element()).codes.size(); }
 
  private:
   static constexpr int kBrackets = 15;  // of tokens: up to 1, 2, 4, ..., and more
@@ -84,8 +85,13 @@ class DeviceMatmulPlan {
     std::array<int32_t, kBrackets> instances{};  // of the kernel, by bracket
   };
   static int bracket(int64_t m);
-  const Order& order_for(int64_t m) const {
-    return many_.kernel != nullptr && m > few_.kernel->most_rows ? many_ : few_;
+  cuda::Element own_element() const {
+    return activation_ == Activation::kInt8 ? cuda::Element::kInt8 : cuda::Element::kF32;
+  }
+  /// A GEMV quantizes floats itself, for which other kernels have a launch; of codes it is faster with one row alone.
+  const Order& order_for(int64_t m, cuda::Element x) const {
+    const int64_t few = x == cuda::Element::kInt8 ? 1 : few_.kernel->most_rows;
+    return many_.kernel != nullptr && m > few ? many_ : few_;
   }
   /// Of the kernels' product.
   cuda::MatmulShape shape(int64_t m) const;

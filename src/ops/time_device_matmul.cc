@@ -106,7 +106,7 @@ Result<MatmulTiming> time_device_matmul(const TimedMatmul& o, ThreadPool& pool) 
   LOWBIT_TRY(cuda::download(y.data(), device_y, 4 * o.m * o.n));
   MatmulTiming result;
   result.weight_bytes = first.code_bytes(o.m) + first.factor_bytes();
-  result.kernel = first.kernel_name(o.m);
+  result.kernel = first.kernel_name(o.m, device_x.rows.element);
   result.reason = first.reason();
   result.threads = pool.size();
   result.cold = o.cold;

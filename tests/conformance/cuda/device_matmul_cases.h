@@ -93,7 +93,7 @@ struct Outcome {
 inline Outcome run_on_device(const DeviceCase& d, const DeviceMatmulPlan& plan, const std::vector<float>& x) {
   const Case& c = d.c;
   Outcome out;
-  out.kernel = plan.kernel_name(c.m);
+  out.kernel = plan.kernel_name(c.m, d.quantized_x ? Element::kInt8 : d.x);
   out.y.assign(size_t((c.m * c.ldy + 1) * cuda::element_bytes(d.y)), kPoison);
   Buffer y = on_device(out.y.data(), out.y.size()), scales, rows_buffer;
   DeviceRows rows{nullptr, d.x, c.m, c.ldx, nullptr};

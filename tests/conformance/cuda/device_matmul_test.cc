@@ -93,7 +93,7 @@ TEST(DeviceMatmulConformance, ScalesOfQueriesKeysAndValues) {
       d.most_rows = most_rows;
       EXPECT_EQ(compare_case(d, counts), 0);
     }
-  EXPECT_EQ(counts.gemv, counts.compared);
+  EXPECT_EQ(counts.gemv, counts.compared - 3);  // three, five and seven rows of codes
 }
 
 TEST(DeviceMatmulConformance, LongRowsManyTilesAndRefills) {  // several parts of a row, several rounds of buffers
