@@ -12,6 +12,7 @@ namespace lowbit::cuda {
 namespace {
 
 constexpr int kMostWeightBytes = 84 << 10;  // of a thread block, so that a multiprocessor holds the next launch's too
+constexpr int kLongRow = 4096;              // columns of x beyond which it counts how many thread blocks read them
 
 bool of_pairs(const StepProducts& call) {
   return call.end == ProductEnd::kSilu || call.end == ProductEnd::kSquaredRelu;
@@ -62,6 +63,7 @@ bool cut_bit_step(const StepProducts& call, const Device& device, BitStepLaunch&
   int tiles = 0;
   for (int i = 0; i < (of_pair == 2 ? 1 : p.parts); ++i) tiles += static_cast<int>(ceil_div(p.part[i].n, kTileRows));
   l.grid = std::min(tiles, device.processors);
+  if (a.k > kLongRow && of_pair == 1) l.grid = static_cast<int>(ceil_div(tiles, ceil_div(tiles, l.grid)));
   while (!place_bit_step<kPer>(l, tiles, of_pair, columns, most, device) && l.grid < tiles)
     l.grid = std::min(tiles, l.grid + device.processors);
   return l.threads > 0;
