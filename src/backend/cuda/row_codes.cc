@@ -46,7 +46,7 @@ Result<const float*> CudaProgram::coded(const Compiled& c, const StepInput& in, 
   call.scales = work.code_scales_.as<float>();
   call.stream = work.stream();
   // Rows of a tap are shown again later, as they are before their norm.
-  if (m <= 2 || (gated && in.tap >= 0) || !cuda::takes_row_codes(call)) return nullptr;
+  if (m <= 1 || (gated && in.tap >= 0) || !cuda::takes_row_codes(call)) return nullptr;
   if (call.start == cuda::RowStart::kX || todo.count != m * call.k) {
     call.start = cuda::RowStart::kX;
     LOWBIT_TRY(work.finish_rows());
