@@ -81,7 +81,7 @@ constexpr int64_t attend_results_floats(int64_t tiles, int tile_queries, int64_t
 }
 
 /// attend_pages() and rotate_and_store() in one, for sequences of one row each: q and k come as products leave them; q
-/// stays as it is. Every tile is a sequence with all heads of a kv head, and results are there if a tile sees several
+/// stays as it is. Tile i is sequence i with all heads of a kv head, and results are there if a tile sees several
 /// spans.
 struct AttendStep {
   AttendPages attend;

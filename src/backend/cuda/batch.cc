@@ -229,6 +229,7 @@ Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* strea
     Table table;
     LOWBIT_TRY_ASSIGN(table.on_device,
                       cuda::allocate(most_rows_ * most_pages_ * int64_t(sizeof(uint64_t)), "page tables"));
+    LOWBIT_TRY(cuda::fill(table.on_device, 0));  // kernels load addresses of whole spans
     table.sent.resize(size_t(most_rows_ * most_pages_));
     tables_.push_back(std::move(table));
   }

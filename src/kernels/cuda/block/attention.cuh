@@ -39,19 +39,27 @@ __device__ __forceinline__ int first_seen(int position, int64_t window) {
 }
 
 /// Up to `queries` queries of a tile, from its query `skipped` on; their count may be 0 or less.
-__device__ __forceinline__ PagedTile part_of_tile(const AttendPages& call, int index, int kv_head, int skipped,
-                                                  int queries) {
-  const QueryTile tile = call.tiles[index];
+__device__ __forceinline__ PagedTile part_of_tile(const AttendPages& call, const QueryTile& tile, int kv_head,
+                                                  int skipped, int queries) {
   PagedTile t;
   t.sequence = call.sequences[tile.sequence];
   t.pages = call.kv.tables + tile.sequence * call.kv.stride;
   t.kv_head = kv_head;
-  t.group = static_cast<int>(call.heads / call.kv.kv_heads);
+  t.group = static_cast<int>(call.heads) / static_cast<int>(call.kv.kv_heads);
   t.first = tile.first + skipped;
   t.count = min(queries, t.sequence.rows * t.group - t.first);
   t.first_span = first_seen(t.position(0), call.window) / kSpan;
   t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
   return t;
+}
+__device__ __forceinline__ PagedTile part_of_tile(const AttendPages& call, int index, int kv_head, int skipped,
+                                                  int queries) {
+  return part_of_tile(call, call.tiles[index], kv_head, skipped, queries);
+}
+/// Of an AttendStep, whose tiles need not be read.
+__device__ __forceinline__ PagedTile sequence_tile(const AttendPages& call) {
+  return part_of_tile(call, QueryTile{static_cast<int>(blockIdx.x), 0}, static_cast<int>(blockIdx.y), 0,
+                      call.tile_queries);
 }
 __device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
   return part_of_tile(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), 0, call.tile_queries);

@@ -14,6 +14,7 @@ constexpr int kFeedThreads = 1024;
 __global__ void __launch_bounds__(kFeedThreads) feed_all(const __grid_constant__ FeedTokens call) {
   const auto thread = static_cast<int64_t>(threadIdx.x);
   const int pass = *call.pass + 1;
+  const ChosenToken own = thread < call.rows ? call.chosen[thread] : ChosenToken{};
   __syncthreads();  // all have read it
   if (pass == 0) {
     if (thread == 0) *call.pass = 0;
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kFeedThreads) feed_all(const __grid_constant__
   for (int64_t i = thread; i < call.bytes / 16; i += kFeedThreads) to[i] = from[i];
   __syncthreads();  // tokens are among them
   for (int64_t i = thread; i < call.rows; i += kFeedThreads) {
-    const ChosenToken chosen = call.chosen[i];
+    const ChosenToken chosen = i == thread ? own : call.chosen[i];
     call.kept[(pass - 1) * call.rows_apart + i] = chosen;
     call.tokens[i] = chosen.token < 0 ? 0 : chosen.token;
   }

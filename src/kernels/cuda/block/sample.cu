@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(kScanThreads) scan_logits(const ChooseTokens c
   for (int i = thread; i < kBins; i += kScanThreads) bins[i] = 0;
   if (thread == 0) largest = 0, first_nan = 0;
   __syncthreads();
-  wait_for_predecessor();
   const int row = static_cast<int>(blockIdx.y);
-  const TokenRule rule = call.rules[row];
+  const TokenRule rule = call.rules[row];  // a list of the batch: no kernel of the pass writes it
+  wait_for_predecessor();
   if (rule.temperature < 0.0f) return;
   RowState& state = reinterpret_cast<RowState*>(call.scratch)[row];
   const float* const logits = call.logits + row * call.vocab;
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kThreads) draw_tokens(const ChooseTokens call,
   __shared__ Shared shared;
   __shared__ uint32_t is_last;
   let_successor_start();
-  wait_for_predecessor();
   const int row = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
   const TokenRule rule = call.rules[row];
+  wait_for_predecessor();
   if (!(rule.temperature > 0.0f)) return;
   RowState& state = reinterpret_cast<RowState*>(call.scratch)[row];
   const float* const logits = call.logits + row * call.vocab;

@@ -3,6 +3,7 @@
 #include "format/formats.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_table_api.h"
 
@@ -20,6 +21,7 @@ __device__ __forceinline__ float scaled_value(const TableRows& call, int64_t row
 }
 
 __global__ void __launch_bounds__(kTableThreads) dense_rows(const TableRows call) {
+  let_successor_start();
   const int64_t at = int64_t{blockIdx.x} * kTableThreads + threadIdx.x;
   if (at >= call.rows * call.n) return;
   const int64_t row = call.index[at / call.n], k = at % call.n;
@@ -34,6 +36,7 @@ __global__ void __launch_bounds__(kTableThreads) dense_rows(const TableRows call
 
 template <class F>
 __global__ void __launch_bounds__(kTableThreads) packed_rows(const TableRows call) {
+  let_successor_start();
   const int64_t at = int64_t{blockIdx.x} * kTableThreads + threadIdx.x;
   if (at >= call.rows * call.n) return;
   const int64_t row = call.index[at / call.n], k = at % call.n;
