@@ -172,10 +172,18 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   const char* const where = "fp8 quantization";
   Device device;
   if (auto status = check_cuda(current_device(&device), where); !status) return status;
-  const bool gate = q.up != nullptr;
-  const int64_t threads = q.rows * blocks * (gate ? kLanes : kBlockLanes), grid = (threads + kThreads - 1) / kThreads;
-  return enqueue(where, gate ? &quantize_gated_halves<E> : &quantize_halves<E>, grid, kThreads, stream, q,
-                 device.bulk_copies);
+  const auto start = [&](auto* kernel, int threads, int64_t blocks_of) {
+    return enqueue(where, kernel, (q.rows * blocks + blocks_of - 1) / blocks_of, threads, stream, q,
+                   device.bulk_copies);
+  };
+  if (q.up != nullptr) return start(&quantize_gated_halves<E>, kThreads, kThreads / kLanes);
+  constexpr int64_t kBlocks = kHalvesThreads / kBlockLanes, kFewBlocks = 384;  // of a thread block; of a multiprocessor
+  if (q.columns % kFp8Block != 0 || !aligned(q.codes, q.ldcodes, 16))
+    return start(&quantize_halves<E, false, 1>, kHalvesThreads, kBlocks);
+  // With one block a lane memory has too little to do where there are many, and with two a few take longer.
+  if (q.rows * blocks <= kFewBlocks * device.processors)
+    return start(&quantize_halves<E, true, 1>, kHalvesThreads, kBlocks);
+  return start(&quantize_halves<E, true, 2>, kHalvesThreads, 2 * kBlocks);
 }
 
 /// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or,

@@ -8,7 +8,8 @@
 namespace lowbit::cuda::fp8 {
 
 // 8 lanes take a block, each twice 8 elements: 16 bytes.
-constexpr int kBlockLanes = 8, kChunks = 2, kChunkColumns = kBlockLanes * kPerLane;
+constexpr int kBlockLanes = 8, kChunks = 2;
+constexpr int kWarpBlocks = 32 / kBlockLanes, kHalvesThreads = 128;
 static_assert(kBlockLanes * kChunks * kPerLane == kFp8Block);
 
 /// The larger of each of two unsigned halves.
@@ -93,56 +94,83 @@ __device__ __forceinline__ void load_halves(const void* x, int64_t i, int n, uin
     w[j] = (2 * j < n ? from[2 * j] : 0u) | (2 * j + 1 < n ? uint32_t{from[2 * j + 1]} << 16 : 0u);
 }
 
-/// 8 lanes take a block.
-template <Fp8Element E>
-__global__ void __launch_bounds__(kThreads) quantize_halves(const __grid_constant__ Fp8Quant q) {
-  const auto blocks = static_cast<uint32_t>((q.columns + kFp8Block - 1) / kFp8Block);
-  const uint32_t at = (blockIdx.x * kThreads + threadIdx.x) / kBlockLanes, row = at / blocks, b = at % blocks;
-  const int lane = static_cast<int>(threadIdx.x) % kBlockLanes;
-  const bool there = row < q.rows;  // others of the warp may be
-  const int64_t first = int64_t{b} * kFp8Block + lane * kPerLane;
-  uint32_t w[kChunks][4];
+/// A lane's part of a block. kWhole: all blocks have 128 columns, and codes begin at multiples of 16 bytes; a lane's
+/// elements are side by side then, else those of a warp's load.
+template <Fp8Element E, bool kWhole>
+struct HalvesOfBlock {
+  uint32_t row, block, w[kChunks][4];
   int n[kChunks];
+
+  __device__ __forceinline__ int64_t column(int chunk) const {
+    const uint32_t lane = threadIdx.x % kBlockLanes;
+    return int64_t{block} * kFp8Block + (kWhole ? lane * kChunks + chunk : chunk * kBlockLanes + lane) * kPerLane;
+  }
+  /// Block number `at` of all rows, of which each has `blocks`.
+  __device__ __forceinline__ void load(const Fp8Quant& q, uint32_t at, uint32_t blocks) {
+    row = at / blocks, block = at % blocks;
+    const bool there = row < q.rows;  // others of the warp may be
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int64_t i = column(c), left = kWhole ? kPerLane : q.columns - i;
+      n[c] = there ? static_cast<int>(min(max(left, int64_t{0}), int64_t{kPerLane})) : 0;
+      load_halves(q.x, row * q.ldx + i, n[c], w[c]);
+    }
+  }
+  __device__ __forceinline__ void quantize(const Fp8Quant& q) const {
+    uint32_t most = 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) most = larger_halves(most, w[c][j] & 0x7fff7fffu);
+#pragma unroll
+    for (int across = kBlockLanes / 2; across > 0; across /= 2)
+      most = larger_halves(most, __shfl_xor_sync(0xffffffffu, most, across, 32));
+    const uint32_t largest = larger_halves(most, most >> 16);
+    const float scale = scale_of(low_half<E>(largest & 0xffffu), q.power_of_two);
+    if (row >= q.rows) return;
+    const bool has_codes = fp8_has_codes(scale);
+    const Reciprocal by = reciprocal_of(has_codes ? scale : 1.0f);
+    uint32_t codes[2 * kChunks] = {};
+    if (has_codes) {
+#pragma unroll
+      for (int i = 0; i < 2 * kChunks; ++i) {
+        const uint32_t first_two = w[i / 2][i % 2 * 2], last_two = w[i / 2][i % 2 * 2 + 1];
+        codes[i] =
+            by.plain ? four_codes<E, true>(first_two, last_two, by) : four_codes<E, false>(first_two, last_two, by);
+      }
+    }
+    uint8_t* const to = q.codes + row * q.ldcodes;
+    if constexpr (kWhole) {
+      *reinterpret_cast<uint4*>(to + column(0)) = uint4{codes[0], codes[1], codes[2], codes[3]};
+    } else {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        if (n[c] == kPerLane)
+          *reinterpret_cast<uint2*>(to + column(c)) = uint2{codes[2 * c], codes[2 * c + 1]};
+        else
+          for (int j = 0; j < n[c]; ++j)
+            to[column(c) + j] = static_cast<uint8_t>(codes[2 * c + j / 4] >> (8 * (j % 4)));
+      }
+    }
+    if (threadIdx.x % kBlockLanes != 0) return;
+    *scale_at(q, row, block) = scale;
+    clear_padding(q, q.rows, row, block);
+  }
+};
+
+/// Blocks: of a lane, all of which it loads before it computes.
+template <Fp8Element E, bool kWhole, int Blocks>
+__global__ void __launch_bounds__(kHalvesThreads) quantize_halves(const __grid_constant__ Fp8Quant q) {
+  const auto blocks = static_cast<uint32_t>((q.columns + kFp8Block - 1) / kFp8Block);
+  const uint32_t warp = (blockIdx.x * kHalvesThreads + threadIdx.x) / 32;
+  const uint32_t first = warp * (kWarpBlocks * Blocks) + threadIdx.x % 32 / kBlockLanes;
+  HalvesOfBlock<E, kWhole> of[Blocks];
   let_successor_start();
   wait_for_predecessor();
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    const int64_t i = first + c * kChunkColumns;
-    n[c] = there ? static_cast<int>(min(max(q.columns - i, int64_t{0}), int64_t{kPerLane})) : 0;
-    load_halves(q.x, row * q.ldx + i, n[c], w[c]);
-  }
-  uint32_t most = 0;
+  for (int i = 0; i < Blocks; ++i) of[i].load(q, first + i * kWarpBlocks, blocks);
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) most = larger_halves(most, w[c][j] & 0x7fff7fffu);
-#pragma unroll
-  for (int across = kBlockLanes / 2; across > 0; across /= 2)
-    most = larger_halves(most, __shfl_xor_sync(0xffffffffu, most, across, 32));
-  const uint32_t largest = larger_halves(most, most >> 16);
-  const float scale = scale_of(low_half<E>(largest & 0xffffu), q.power_of_two);
-  if (!there) return;
-  const bool has_codes = fp8_has_codes(scale);
-  const Reciprocal by = reciprocal_of(has_codes ? scale : 1.0f);
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    uint32_t codes[2] = {0, 0};
-    if (has_codes) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        codes[half] = by.plain ? four_codes<E, true>(w[c][2 * half], w[c][2 * half + 1], by)
-                               : four_codes<E, false>(w[c][2 * half], w[c][2 * half + 1], by);
-    }
-    uint8_t* const to = q.codes + row * q.ldcodes + first + c * kChunkColumns;
-    if (n[c] == kPerLane) {
-      *reinterpret_cast<uint2*>(to) = uint2{codes[0], codes[1]};
-    } else {
-      for (int j = 0; j < n[c]; ++j) to[j] = static_cast<uint8_t>(codes[j / 4] >> (8 * (j % 4)));
-    }
-  }
-  if (lane != 0) return;
-  *scale_at(q, row, b) = scale;
-  clear_padding(q, q.rows, row, b);
+  for (int i = 0; i < Blocks; ++i) of[i].quantize(q);
 }
 
 }  // namespace lowbit::cuda::fp8
