@@ -89,12 +89,12 @@ template <Fp8Element E, int kTeam>
 __device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int columns, float eps, int thread, float* parts,
                                                   const auto& meet) {
   constexpr int kOwn = 4 / kTeam, kAhead = kLastBlocks * kTeam;
-  using Own = std::conditional_t<kTeam == 1, uint2, std::conditional_t<kTeam == 2, uint32_t, uint16_t>>;
+  using Own = std::conditional_t<kTeam == 1, uint2, uint16_t>;
   const auto value = [](const Own& w, int i) {
     if constexpr (kTeam == 1)
       return i % 2 == 0 ? low_half<E>(i < 2 ? w.x : w.y) : high_half<E>(i < 2 ? w.x : w.y);
     else
-      return i == 0 ? low_half<E>(w) : high_half<E>(w);
+      return low_half<E>(w);
   };
   const uint16_t* at = row + kOwn * thread;
   float sums[kOwn] = {};
@@ -112,15 +112,13 @@ __device__ __forceinline__ float team_inverse_rms(const uint16_t* row, int colum
       }
   }
   float sum = sums[0];
-  if constexpr (kTeam == 2) sum = __fadd_rn(sums[0], sums[1]);
   if constexpr (kTeam == 1) sum = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
   sum = add_neighbours(sum);
   if constexpr (kTeam > 1) {
     if (thread % 32 == 0) parts[thread / 32] = sum;
     meet();
     const float4 q = *reinterpret_cast<const float4*>(parts);
-    sum = __fadd_rn(q.x, q.y);
-    if constexpr (kTeam == 4) sum = __fadd_rn(sum, __fadd_rn(q.z, q.w));
+    sum = __fadd_rn(__fadd_rn(q.x, q.y), __fadd_rn(q.z, q.w));
   }
   return inverse_rms_of(sum, columns, eps);
 }
@@ -211,7 +209,7 @@ __device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of
 #pragma unroll
   for (int i = 0; i < Count; ++i) {
     const int column = base + i * Step;
-    of.v[i] = normed(four_halves<E>(halves(column)), by, weight(i, column));
+    of.v[i] = normed(four_halves<E>(halves(i, column)), by, weight(i, column));
   }
   const int count = kAll ? Count : min((end - (base - 4 * lane) + Step - 1) / Step, Count);
   const auto there = [&](int i) { return kAll || base + i * Step < end; };
@@ -227,7 +225,7 @@ __device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of
 }
 
 /// A warp's columns of a row, Count blocks at once that are Step columns apart: from the lane's column `first` on up to
-/// `end`. halves(column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
+/// `end`. halves(i, column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
 /// the columns at base + more have become codes; called if `tells`.
 template <Fp8Element E, int Count, int Step>
 __device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, NormedPlace to, float by, int first,

@@ -1,12 +1,14 @@
 // FP8 in blocks: rows to codes and scales, with what comes in front of it in the same pass, and back.
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/fp8/quantize_gated.cuh"
 #include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/fp8/quantize_normed.cuh"
+#include "kernels/cuda/fp8/quantize_normed_ring.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_fp8_api.h"
@@ -186,13 +188,35 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   return start(&quantize_halves<E, true, 2>, kHalvesThreads, 2 * kBlocks);
 }
 
-/// Who has a row of a norm: a team of `team` warps, `teams` of them in a thread block and as many rows at once, or,
-/// where `team` is 0, thread blocks that make codes of `part` columns each. Teams of two come by twelves.
+/// Who has a row of a norm: the warps of a ring, or a team of `team` warps, `teams` of them in a thread block and as
+/// many rows at once, or, where `team` is 0, thread blocks that make codes of `part` columns each.
 struct NormedShape {
   int team = 0;
   int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
   int64_t part = 0;
+  NormedRing ring{};
 };
+
+/// Count blocks a warp.
+template <int Count>
+NormedRing ring_of(int64_t columns, const Device& device) {
+  constexpr int64_t kAsked = 50 << 10;                        // bytes that keep a multiprocessor's share of memory busy
+  constexpr int kSums = RingWarps<Count>::kSums, kCoded = 2;  // rows that are there beside those that are asked for
+  const auto blocks = static_cast<int>((columns + kFp8Block - 1) / kFp8Block), warps = (blocks + Count - 1) / Count;
+  const int teams = RingWarps<Count>::kCodes / warps, step = std::lcm(teams, kSums);
+  const auto asked = static_cast<int>((kAsked + columns) / (2 * columns)),
+             slots = (asked + kCoded + step - 1) / step * step;
+  if (slots > kMostSlots || normed_ring_bytes(columns, slots) > device.shared_bytes) return {};
+  return {.blocks = Count, .warps = warps, .teams = teams, .slots = slots, .asked = asked};
+}
+/// The fastest ones of 2048, 4096, 7168 and 8192 columns.
+NormedRing ring_of(int64_t columns, const Device& device) {
+  constexpr int64_t kNarrow = 8 * kFp8Block, kHalf = 16 * kFp8Block, kWide = 32 * kFp8Block, kWider = 56 * kFp8Block,
+                    kMost = 64 * kFp8Block;
+  if (!device.bulk_copies || columns <= kNarrow || columns > kMost) return {};
+  if (columns <= kHalf) return ring_of<8>(columns, device);
+  return columns <= kWide || columns > kWider ? ring_of<4>(columns, device) : ring_of<7>(columns, device);
+}
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
 template <int kTeam>
@@ -214,14 +238,13 @@ NormedShape shape_of_parts(const Fp8Quant& q, const Device& device) {
   return {.part = (most + parts - 1) / parts * kStep};
 }
 NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
-  constexpr int64_t kRowsForPairs = 3, kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
-  const bool pairs = device.bulk_copies && normed_pairs_bytes(q.columns) <= device.shared_bytes;
+  constexpr int64_t kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
+  if (q.rows >= device.processors)
+    if (const NormedRing ring = ring_of(q.columns, device); ring.blocks > 0) return {.ring = ring};
   if (q.rows >= kRowsForWarps * device.processors) {
-    // A warp a row needs as many warps as there may be, or nothing to compare with.
     const auto shape = shape_of_teams<1>(q.columns, device);
-    if (shape.teams * shape.at_once >= (pairs ? 2 * kMostNormedWarps : kMostNormedWarps)) return shape;
+    if (shape.teams * shape.at_once >= kMostNormedWarps) return shape;
   }
-  if (pairs && q.rows >= kRowsForPairs * device.processors) return {.team = 2, .teams = kNormedPairs, .at_once = 1};
   if (q.rows >= kRowsForTeams * device.processors)
     if (const auto shape = shape_of_teams<4>(q.columns, device); shape.teams > 1) return shape;
   return shape_of_parts(q, device);
@@ -235,6 +258,18 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
                   device.bulk_copies, q, last...);
   };
+  if (const NormedRing& ring = shape.ring; ring.blocks > 0) {
+    const auto start_ring = [&]<int Count>() {
+      auto* const kernel = q.columns == int64_t{ring.warps} * Count * kFp8Block
+                               ? &quantize_normed_ring<E, Count, true>
+                               : &quantize_normed_ring<E, Count, false>;
+      const int64_t warps = ring.warps * ring.teams + RingWarps<Count>::kSums + 1;
+      return start(kernel, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))), 32 * warps,
+                   normed_ring_bytes(q.columns, ring.slots), ring);
+    };
+    if (ring.blocks == 8) return start_ring.template operator()<8>();
+    return ring.blocks == 4 ? start_ring.template operator()<4>() : start_ring.template operator()<7>();
+  }
   if (shape.team == 0) {
     auto* const kernel =
         shape.part == 4 * kNormSums ? &quantize_normed_part<E, 1> : &quantize_normed_part<E, kNormedBlocks>;
@@ -242,9 +277,6 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
     return start(kernel, dim3(static_cast<unsigned>(q.rows), static_cast<unsigned>(parts)), 128,
                  normed_part_bytes(q.columns), static_cast<int>(shape.part));
   }
-  if (shape.team == 2)
-    return start(&quantize_normed_pairs<E>, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))),
-                 64 * kNormedPairs, normed_pairs_bytes(q.columns));
   auto* const kernel = shape.team == 1 ? &quantize_normed_rows<E, 1> : &quantize_normed_rows<E, 4>;
   const int64_t bytes =
                     shape.team == 1 ? normed_bytes<1>(q.columns, shape.teams) : normed_bytes<4>(q.columns, shape.teams),

@@ -1,10 +1,11 @@
 #pragma once
 // Rows of f16 or bf16 that begin at multiples of 16 bytes: an RMS norm, then E4M3 codes in blocks of 128 columns.
 //
-// Shapes:   a team of one, two or four warps has a row, and thread blocks of some teams stay; where rows are few, a
-//           thread block of four warps adds up the squares of a row and makes codes of a part of it.
+// Shapes:   a team of one or four warps has a row, and thread blocks of some teams stay; where rows are few, a thread
+//           block of four warps adds up the squares of a row and makes codes of a part of it. Many rows on compute
+//           capability 9.0: quantize_normed_ring.cuh.
 // Memory:   a lane copies its columns to shared memory, and makes codes of no others. Columns that have become codes
-//           leave their place to the next row's. To teams of two warps the copy engine brings a row at once.
+//           leave their place to the next row's.
 // Limits:   memory where rows are many, and instructions: 59 of a warp for 128 columns; else the chain read x - sum of
 //           squares - codes.
 
@@ -67,68 +68,10 @@ __global__ void __launch_bounds__(32 * kMostNormedWarps, 2)
     x += rows_apart * q.ldx;
     code_columns<E, kNormedBlocks, kStep>(
         q, row, normed_place<kStep>(q, row, first), by, first, columns, row + rows_apart < q.rows,
-        [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
+        [&](int, int column) { return *reinterpret_cast<const uint2*>(own + column); },
         [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); },
         [&](int base, int more) { copy_to_shared_8(own + base + more, x + base + more); });
   }
-}
-
-/// Thread blocks that stay, one on a multiprocessor, of twelve teams of two warps. The copy engine fetches a team's
-/// next row when its row has become codes; the other teams have work meanwhile.
-constexpr int kNormedPairs = 12;
-/// Bytes of shared memory: barriers of rows, parts of sums, the norm's weights, rows.
-inline int64_t normed_pairs_bytes(int64_t columns) {
-  return kNormedPairs * (8 + 16) + (4 + 2 * kNormedPairs) * padded_columns<2>(columns);
-}
-
-template <Fp8Element E>
-__global__ void __launch_bounds__(64 * kNormedPairs, 1) quantize_normed_pairs(const __grid_constant__ Fp8Quant q) {
-#if LOWBIT_SM90
-  LOWBIT_DYNAMIC_SHARED(bytes);
-  constexpr int kStep = 2 * kNormSums;
-  const int columns = static_cast<int>(q.columns), room = padded_columns<2>(columns);
-  const int team = static_cast<int>(threadIdx.x) / 64, thread = static_cast<int>(threadIdx.x) % 64;
-  const int first = thread / 32 * kNormSums + thread % 32 * 4;  // column of the lane
-  auto* const parts = reinterpret_cast<float*>(bytes) + 4 * team;
-  const uint32_t full = shared_address(bytes) + 16 * kNormedPairs + 8 * static_cast<uint32_t>(team);
-  auto* const weights = reinterpret_cast<float*>(bytes + kNormedPairs * (8 + 16));
-  auto* const own = reinterpret_cast<uint16_t*>(weights + room) + team * room;
-  const int64_t rows_apart = int64_t{gridDim.x} * kNormedPairs;
-  int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
-  const auto fetch = [&](int64_t from) {
-    barrier_expect(full, 2 * columns);
-    copy_bulk(shared_address(own), static_cast<const uint16_t*>(q.x) + from * q.ldx, 2 * columns, full);
-  };
-  if (thread == 0) {
-    barrier_init(full, 1);
-    barriers_visible_to_copies();
-  }
-  let_successor_start();
-  wait_for_predecessor();
-  if (thread == 0 && row < q.rows) fetch(row);
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns; i += 4 * 64 * kNormedPairs)
-    copy_to_shared_16(weights + i, q.norm_weight + i);
-  for (int i = columns + 4 * thread; i < room; i += 4 * 64) {
-    *reinterpret_cast<uint2*>(own + i) = uint2{0, 0};
-    *reinterpret_cast<float4*>(weights + i) = float4{0, 0, 0, 0};
-  }
-  wait_for_all_copies();
-  __syncthreads();
-  NormedPlace to = normed_place<kStep>(q, row, first);
-  const auto meet = [&] { team_barrier(1 + team, 64); };
-  for (uint32_t phase = 0; row < q.rows; row += rows_apart, phase ^= 1) {
-    barrier_wait(full, phase);
-    const float by = team_inverse_rms<E, 2>(own, columns, q.norm_eps, thread, parts, meet);
-    code_columns<E, kNormedBlocks, kStep>(
-        q, row, to, by, first, columns, false,
-        [&](int column) { return *reinterpret_cast<const uint2*>(own + column); },
-        [&](int, int column) { return *reinterpret_cast<const float4*>(weights + column); }, [](int, int) {});
-    meet();
-    if (thread == 0 && row + rows_apart < q.rows) fetch(row + rows_apart);
-    to.codes += rows_apart * q.ldcodes;
-    to.scales += rows_apart * (q.scales_by_column ? 1 : q.ldscales);
-  }
-#endif
 }
 
 /// Thread block (row, part): codes of the `part` columns from blockIdx.y * part on, a multiple of 512. Its weights come
@@ -158,7 +101,7 @@ __global__ void __launch_bounds__(128, 8) quantize_normed_part(const __grid_cons
   const float by = team_inverse_rms<E, 4>(own, columns, q.norm_eps, thread, quarters, [] { __syncthreads(); });
   code_columns<E, Count, kStep>(
       q, row, normed_place<kStep>(q, row, first), by, first, end, false,
-      [&](int column) {
+      [&](int, int column) {
         return column < end ? *reinterpret_cast<const uint2*>(own + column) : uint2{0, 0};
       },
       [&](int i, int column) {

@@ -28,17 +28,25 @@ inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from
 inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(shared_memory + to, from, 16); }
 inline void wait_for_all_copies() {}
 
-/// A barrier of copies holds how many of its phases are over; a copy ends one.
-inline uint64_t* phases_of(uint32_t barrier) { return reinterpret_cast<uint64_t*>(shared_memory + barrier); }
-inline void barrier_init(uint32_t barrier, uint32_t) { *phases_of(barrier) = 0; }
+inline void prefetch_to_l2(const void*) {}
+
+/// How many of a barrier's phases are over; a copy ends one, or all arrivals do that it wants.
+struct PhaseBarrier {
+  uint32_t phases;
+  uint16_t wanted, arrived;
+};
+inline PhaseBarrier& barrier_at(uint32_t barrier) { return *reinterpret_cast<PhaseBarrier*>(shared_memory + barrier); }
+inline void barrier_init(uint32_t barrier, uint32_t wanted) {
+  barrier_at(barrier) = {0, static_cast<uint16_t>(wanted), 0};
+}
 inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-  while (*phases_of(barrier) % 2 == parity) fibers::yield();
+  while (barrier_at(barrier).phases % 2 == parity) fibers::yield();
 }
 inline void barrier_expect(uint32_t, uint32_t) {}
 inline void barriers_visible_to_copies() {}
 inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   std::memcpy(shared_memory + to, from, bytes);
-  ++*phases_of(barrier);
+  ++barrier_at(barrier).phases;
 }
 
 }  // namespace lowbit::cuda
