@@ -225,8 +225,8 @@ __device__ __forceinline__ void code_blocks(const NormedPlace& to, bool power_of
 }
 
 /// A warp's columns of a row, Count blocks at once that are Step columns apart: from the lane's column `first` on up to
-/// `end`. halves(i, column), weight(i, column): four columns, the i-th of Count, zeros behind the end. done(base, more):
-/// the columns at base + more have become codes; called if `tells`.
+/// `end`. halves(i, column), weight(i, column): four columns, the i-th of Count, zeros behind the end.
+/// done(base, more): the columns at base + more have become codes; called if `tells`.
 template <Fp8Element E, int Count, int Step>
 __device__ __forceinline__ void code_columns(const Fp8Quant& q, int64_t row, NormedPlace to, float by, int first,
                                              int end, bool tells, const auto& halves, const auto& weight,

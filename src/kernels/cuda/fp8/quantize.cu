@@ -8,7 +8,7 @@
 #include "kernels/cuda/fp8/quantize_gated.cuh"
 #include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/fp8/quantize_normed.cuh"
-#include "kernels/cuda/fp8/quantize_normed_ring.cuh"
+#include "kernels/cuda/fp8/quantize_normed_pipeline.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_fp8_api.h"
@@ -188,34 +188,35 @@ Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) 
   return start(&quantize_halves<E, true, 2>, kHalvesThreads, 2 * kBlocks);
 }
 
-/// Who has a row of a norm: the warps of a ring, or a team of `team` warps, `teams` of them in a thread block and as
-/// many rows at once, or, where `team` is 0, thread blocks that make codes of `part` columns each.
+/// Who has a row of a norm: the warps of a pipeline, or a team of `team` warps, `teams` of them in a thread block and
+/// as many rows at once, or, where `team` is 0, thread blocks that make codes of `part` columns each.
 struct NormedShape {
   int team = 0;
   int64_t teams = 0, at_once = 0;  // thread blocks of a multiprocessor
   int64_t part = 0;
-  NormedRing ring{};
+  NormedPipeline pipeline{};
 };
 
 /// Count blocks a warp.
 template <int Count>
-NormedRing ring_of(int64_t columns, const Device& device) {
-  constexpr int64_t kAsked = 50 << 10;                        // bytes that keep a multiprocessor's share of memory busy
-  constexpr int kSums = RingWarps<Count>::kSums, kCoded = 2;  // rows that are there beside those that are asked for
+NormedPipeline pipeline_of(int64_t columns, const Device& device) {
+  constexpr int64_t kAsked = 50 << 10;  // bytes on their way that keep a multiprocessor's share of memory busy
+  constexpr int kSums = PipelineWarps<Count>::kSums, kCoded = 2;  // rows that are there beside them
   const auto blocks = static_cast<int>((columns + kFp8Block - 1) / kFp8Block), warps = (blocks + Count - 1) / Count;
-  const int teams = RingWarps<Count>::kCodes / warps, step = std::lcm(teams, kSums);
+  const int teams = PipelineWarps<Count>::kCodes / warps, step = std::lcm(teams, kSums);
   const auto asked = static_cast<int>((kAsked + columns) / (2 * columns)),
-             slots = (asked + kCoded + step - 1) / step * step;
-  if (slots > kMostSlots || normed_ring_bytes(columns, slots) > device.shared_bytes) return {};
-  return {.blocks = Count, .warps = warps, .teams = teams, .slots = slots, .asked = asked};
+             stages = (asked + kCoded + step - 1) / step * step;
+  if (stages > kMostStages || normed_pipeline_bytes(columns, stages) > device.shared_bytes) return {};
+  return {.blocks = Count, .warps = warps, .teams = teams, .stages = stages, .asked = asked};
 }
-/// The fastest ones of 2048, 4096, 7168 and 8192 columns.
-NormedRing ring_of(int64_t columns, const Device& device) {
-  constexpr int64_t kNarrow = 8 * kFp8Block, kHalf = 16 * kFp8Block, kWide = 32 * kFp8Block, kWider = 56 * kFp8Block,
-                    kMost = 64 * kFp8Block;
-  if (!device.bulk_copies || columns <= kNarrow || columns > kMost) return {};
-  if (columns <= kHalf) return ring_of<8>(columns, device);
-  return columns <= kWide || columns > kWider ? ring_of<4>(columns, device) : ring_of<7>(columns, device);
+/// The fastest one of 2048, 3072, 4096, 7168 and 8192 columns, an H200's. With 1536 a warp a row is faster.
+NormedPipeline pipeline_of(const Fp8Quant& q, const Device& device) {
+  constexpr int64_t kNarrow = 14 * kFp8Block, kWide = 32 * kFp8Block, kWider = 56 * kFp8Block, kMost = 64 * kFp8Block;
+  constexpr int64_t kRowsOfNarrow = 3;  // of a multiprocessor; wide ones are faster from one on
+  if (!device.bulk_copies || q.columns <= kNarrow || q.columns > kMost) return {};
+  if (q.rows < (q.columns <= kWide ? kRowsOfNarrow : 1) * device.processors) return {};
+  if (q.columns <= kWide) return pipeline_of<8>(q.columns, device);
+  return q.columns <= kWider ? pipeline_of<7>(q.columns, device) : pipeline_of<4>(q.columns, device);
 }
 
 /// As many teams as shared memory and kMostNormedWarps allow, in two thread blocks of a multiprocessor if not fewer.
@@ -239,8 +240,7 @@ NormedShape shape_of_parts(const Fp8Quant& q, const Device& device) {
 }
 NormedShape normed_shape(const Fp8Quant& q, const Device& device) {
   constexpr int64_t kRowsForWarps = 4, kRowsForTeams = 8;  // of a multiprocessor
-  if (q.rows >= device.processors)
-    if (const NormedRing ring = ring_of(q.columns, device); ring.blocks > 0) return {.ring = ring};
+  if (const NormedPipeline pipeline = pipeline_of(q, device); pipeline.blocks > 0) return {.pipeline = pipeline};
   if (q.rows >= kRowsForWarps * device.processors) {
     const auto shape = shape_of_teams<1>(q.columns, device);
     if (shape.teams * shape.at_once >= kMostNormedWarps) return shape;
@@ -258,17 +258,17 @@ cudaError_t start_normed(const Fp8Quant& q, const NormedShape& shape, const Devi
     return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(bytes), stream,
                   device.bulk_copies, q, last...);
   };
-  if (const NormedRing& ring = shape.ring; ring.blocks > 0) {
-    const auto start_ring = [&]<int Count>() {
-      auto* const kernel = q.columns == int64_t{ring.warps} * Count * kFp8Block
-                               ? &quantize_normed_ring<E, Count, true>
-                               : &quantize_normed_ring<E, Count, false>;
-      const int64_t warps = ring.warps * ring.teams + RingWarps<Count>::kSums + 1;
+  if (const NormedPipeline& pipeline = shape.pipeline; pipeline.blocks > 0) {
+    const auto start_pipeline = [&]<int Count>() {
+      auto* const kernel = q.columns == int64_t{pipeline.warps} * Count * kFp8Block
+                               ? &quantize_normed_pipeline<E, Count, true>
+                               : &quantize_normed_pipeline<E, Count, false>;
+      const int64_t warps = pipeline.warps * pipeline.teams + PipelineWarps<Count>::kSums + 1;
       return start(kernel, dim3(static_cast<unsigned>(std::min<int64_t>(q.rows, device.processors))), 32 * warps,
-                   normed_ring_bytes(q.columns, ring.slots), ring);
+                   normed_pipeline_bytes(q.columns, pipeline.stages), pipeline);
     };
-    if (ring.blocks == 8) return start_ring.template operator()<8>();
-    return ring.blocks == 4 ? start_ring.template operator()<4>() : start_ring.template operator()<7>();
+    if (pipeline.blocks == 8) return start_pipeline.template operator()<8>();
+    return pipeline.blocks == 4 ? start_pipeline.template operator()<4>() : start_pipeline.template operator()<7>();
   }
   if (shape.team == 0) {
     auto* const kernel =

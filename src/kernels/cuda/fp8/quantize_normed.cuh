@@ -3,7 +3,7 @@
 //
 // Shapes:   a team of one or four warps has a row, and thread blocks of some teams stay; where rows are few, a thread
 //           block of four warps adds up the squares of a row and makes codes of a part of it. Many rows on compute
-//           capability 9.0: quantize_normed_ring.cuh.
+//           capability 9.0: quantize_normed_pipeline.cuh.
 // Memory:   a lane copies its columns to shared memory, and makes codes of no others. Columns that have become codes
 //           leave their place to the next row's.
 // Limits:   memory where rows are many, and instructions: 59 of a warp for 128 columns; else the chain read x - sum of

@@ -28,8 +28,6 @@ inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from
 inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(shared_memory + to, from, 16); }
 inline void wait_for_all_copies() {}
 
-inline void prefetch_to_l2(const void*) {}
-
 /// How many of a barrier's phases are over; a copy ends one, or all arrivals do that it wants.
 struct PhaseBarrier {
   uint32_t phases;
