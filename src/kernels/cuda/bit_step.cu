@@ -43,7 +43,7 @@ bool place_bit_step(BitStepLaunch& l, int tiles, int of_pair, int columns, int m
   p.x_at = a.planes_at = kBitWeightsAt + a.batch * a.blocks_of_row * kTileBlockBytes;
   p.norm_at = p.codes_at = up(p.x_at + std::max(warps * kExchangeWords<kPer> * 4, floats));
   p.quarters_at = up(p.norm_at + std::max(p.norm == nullptr ? 0 : 4 * a.k, width));
-  l.shared_bytes = p.quarters_at + 16;
+  l.shared_bytes = p.quarters_at + 16 + 4 * 32;  // largest magnitudes of warps behind the quarters
   if (l.shared_bytes > device.shared_bytes) return false;
   l.threads = 32 * warps;
   return true;
@@ -63,7 +63,9 @@ bool cut_bit_step(const StepProducts& call, const Device& device, BitStepLaunch&
   int tiles = 0;
   for (int i = 0; i < (of_pair == 2 ? 1 : p.parts); ++i) tiles += static_cast<int>(ceil_div(p.part[i].n, kTileRows));
   l.grid = std::min(tiles, device.processors);
-  if (a.k > kLongRow && of_pair == 1) l.grid = static_cast<int>(ceil_div(tiles, ceil_div(tiles, l.grid)));
+  // As few thread blocks as end together: multiprocessors are free for the attention behind q, k and v, too.
+  if (of_pair == 1 && (a.k > kLongRow || p.end == ProductEnd::kStore))
+    l.grid = static_cast<int>(ceil_div(tiles, ceil_div(tiles, l.grid)));
   while (!place_bit_step<kPer>(l, tiles, of_pair, columns, most, device) && l.grid < tiles)
     l.grid = std::min(tiles, l.grid + device.processors);
   return l.threads > 0;

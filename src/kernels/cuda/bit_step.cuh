@@ -61,7 +61,6 @@ __device__ __forceinline__ void begin_bit_step(const BitStepArgs& p, uint8_t* sm
   if (thread == 0) {
     for (int i = 0; i < range.count; ++i)
       barrier_init(barriers + 8 * i, LOWBIT_SM90 ? 1 : static_cast<int>(blockDim.x));
-    shared.largest = 0;
 #if LOWBIT_SM90
     barriers_visible_to_copies();
     for (int i = 0; i < range.count; ++i) {
@@ -116,11 +115,12 @@ __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, const f
   }
   uint32_t most = 0;
   each(k, [&](int, const float4& x, bool) { most = max(most, largest_bits(x)); });
-  uint32_t& largest = reinterpret_cast<BitShared*>(smem)->largest;
+  auto* const of_warps = reinterpret_cast<uint32_t*>(smem + p.quarters_at + 16);
+  const unsigned lane = threadIdx.x % 32;
   most = __reduce_max_sync(0xffffffffu, most);
-  if ((threadIdx.x & 31) == 0) atomicMax(&largest, most);
+  if (lane == 0) of_warps[threadIdx.x / 32] = most;
   __syncthreads();
-  const Quantizer q = step_quantizer(largest);
+  const Quantizer q = step_quantizer(__reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? of_warps[lane] : 0));
   each(width, [&](int i, const float4& x, bool inside) {
     if (inside) *reinterpret_cast<uint32_t*>(smem + p.codes_at + first + i * step) = four_codes(x, q.inverse);
   });
