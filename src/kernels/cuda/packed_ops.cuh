@@ -22,11 +22,18 @@ __device__ __forceinline__ void multiply_bytes(int (&c)[4], const uint32_t (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
-/// multiply_bytes() of signed bytes.
+/// multiply_bytes(), a signed.
+template <bool kSigned>
 __device__ __forceinline__ void multiply_signed_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (kSigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
 }
 /// c + the products of two signed numbers of 16 bits with the two low bytes of b, or the two high ones.
 template <bool kHigh>
@@ -65,6 +72,34 @@ __device__ __forceinline__ void copy_to_shared_8(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
                "l"(from)
                : "memory");
+}
+/// Copies kBytes, 8 or 16, that lie kOffset behind both addresses, if `is`: no branch, and no address of its own.
+template <int kBytes, int kOffset>
+__device__ __forceinline__ void copy_to_shared_at(void* to, const void* from, bool is = true) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int yes = static_cast<int>(is);
+  if constexpr (kBytes == 16) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0+%3], [%1+%3], 16;}" ::"r"(address),
+        "l"(from), "r"(yes), "n"(kOffset)
+        : "memory");
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0+%3], [%1+%3], 8;}" ::"r"(address),
+        "l"(from), "r"(yes), "n"(kOffset)
+        : "memory");
+  }
+}
+/// threadIdx.x, read here: what is computed of it is not computed before a loop, where it would take registers.
+__device__ __forceinline__ int thread_read_here() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+/// The number itself, which the compiler from here on neither computes anew nor takes apart: it stays in a register.
+__device__ __forceinline__ uint32_t kept(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
 }
 /// The largest number of a warp, in all lanes; none is NaN.
 __device__ __forceinline__ float largest_of_warp(float v) {

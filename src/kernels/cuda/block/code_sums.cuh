@@ -2,23 +2,20 @@
 // Products of attention_codes.cu: queries with the keys of an item, and weights with its values. The order is that of
 // docs/numerics.md ("Packed pages on tensor cores").
 //
-// Queries and weights are integers of 16 bits, 256 times a high byte plus a low byte, both signed: columns 2 t and 2 t
-// + 1 of an operand. So lane 4 g + t has sums of query t, and of each fourth one behind it.
+// Weights are integers of 16 bits as queries are (code_queries.cuh), of bytes without signs.
 
-#include "kernels/cuda/block/attention_codes.cuh"
+#include "kernels/cuda/block/code_queries.cuh"
 
 namespace lowbit::cuda::block {
 
 /// The largest weight of an item is 2 to the power of this, so that rounding it up by half a low byte stays in 15 bits.
 constexpr float kWeightBits = 14.98f;
-/// The largest element of a query is less than 2^15 times this: so its high byte is not above 127.
-constexpr float kQueryPart = 127.0f / 128;
 /// A score that is larger by less than 2 to the power of this stays relative to the score that others are relative to.
 constexpr float kMostAbove = 32;
-constexpr uint32_t kOnes = 0x01010101u, kFlipSigns = 0x80808080u, kF16Ones = 0x3c003c00u;
-/// Added to a number of 24 bits: its high byte is rounded by the one below it, which is rounded, too, and 128 more.
-constexpr uint32_t kHalfBytes = 0x8080;
-constexpr float kIntegers = 12582912.0f, kPositive = 8388608.0f;  // added: the low bits are the nearest integer
+constexpr uint32_t kOnes = 0x01010101u, kF16Ones = 0x3c003c00u;
+/// Added to a number of 24 bits: its middle byte is rounded, and its high one by the middle one as a signed number.
+constexpr uint32_t kHalf = 0x80, kHalfBytes = 0x8080;
+constexpr float kPositive = 8388608.0f;  // added: the low bits are the nearest integer
 
 /// 2^e as a float.
 __device__ __forceinline__ float exact_power(int e) { return __uint_as_float(static_cast<uint32_t>(127 + e) << 23); }
@@ -36,88 +33,37 @@ __device__ __forceinline__ void products_of(const int (&sums)[kTiles][4], int i,
   }
 }
 
-__device__ __forceinline__ float lane_value(float v, int lane) { return __shfl_sync(kAllLanes, v, lane, 32); }
 __device__ __forceinline__ float largest_of_rows(float v) {
   v = fmaxf(v, xor_lanes(v, 4));
   v = fmaxf(v, xor_lanes(v, 8));
   return fmaxf(v, xor_lanes(v, 16));
 }
 
-/// Shared by the warps of a block. Columns 2 q and 2 q + 1 are of query q.
-template <class F>
-struct CodesShared {
-  uint2 integers[F::kQueries][F::kHead / 4 + 4];    // queries, four elements to a place
-  uint2 halves[2 * F::kQueries][F::kHead / 4 + 4];  // the same as the sum of two f16
-  uint32_t bytes[2 * F::kQueries][F::kHead / 4 + 4];
-  int first[F::kQueries], last[F::kQueries];  // positions that they see
-  float exponent[F::kQueries];                // what makes exponents of two of products
-  float most[kCodesWarps][F::kQueries], total[kCodesWarps][F::kQueries];
-  float of_parts[F::kQueries];   // sums of weights of the whole tile
-  int64_t offsets[F::kQueries];  // of outputs
-  int results[kCodesWarps];      // where the warps' results lie
-  int parts[kMostSharedTiles], blocks[kMostSharedTiles];
-  int count;  // queries of the tile
-  bool is_last;
-};
-
-/// The tile's queries as integers: a warp has one.
-template <class F>
-__device__ __forceinline__ void load_queries(const AttendPages& call, const CodesLaunch& launch, const CodesTile& tile,
-                                             CodesShared<F>& shared) {
-  const int query = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (query >= F::kQueries) return;
-  float x[4] = {0, 0, 0, 0};
-  const int64_t offset = tile.offset(call, launch, query);
-  if (query < tile.count && lane < F::kHead / 4) {
-    const float4 four = *reinterpret_cast<const float4*>(call.q + offset + lane * 4);
-    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-  }
-  float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
-#pragma unroll
-  for (int w = 1; w < 32; w *= 2) largest = fmaxf(largest, xor_lanes(largest, w));
-  const QueryScale scale = query_scale(largest);
-  uint32_t bits[4], halves[4];
-  bool is_number = true;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    is_number &= fabsf(x[i]) < INFINITY;
-    const float shifted = __fadd_rn(__fmul_rn(__fmul_rn(x[i], scale.factor), kQueryPart), kIntegers),
-                whole = __fsub_rn(shifted, kIntegers);
-    bits[i] = __float_as_uint(shifted);
-    const float high = f16_value(static_cast<uint16_t>(f16_pair(whole, 0)));
-    halves[i] = f16_pair(high, __fsub_rn(whole, high));
-  }
-  is_number = all_of_warp(is_number);
-  if (lane < F::kHead / 4) {
-    shared.integers[query][lane] = {__byte_perm(bits[0], bits[1], 0x5410), __byte_perm(bits[2], bits[3], 0x5410)};
-#pragma unroll
-    for (int low = 0; low < 2; ++low) {
-      const uint32_t which = low == 0 ? 0x5410 : 0x7632;
-      shared.halves[2 * query + low][lane] = {__byte_perm(halves[0], halves[1], which),
-                                              __byte_perm(halves[2], halves[3], which)};
-      const uint32_t byte = low == 0 ? 0x0051 : 0x0040;
-      const uint32_t all = __byte_perm(__byte_perm(bits[0] + 0x80, bits[1] + 0x80, byte),
-                                       __byte_perm(bits[2] + 0x80, bits[3] + 0x80, byte), 0x5410);
-      shared.bytes[2 * query + low][lane] = low == 0 ? all : all ^ kFlipSigns;
-    }
-  }
-  if (lane != 0) return;
-  if (query == 0) shared.count = tile.count;
-  shared.offsets[query] = offset;
-  const int position = tile.position(launch, query < tile.count ? query : 0);
-  shared.first[query] = first_seen(position, call.window), shared.last[query] = position;
-  shared.exponent[query] = is_number ? __fmul_rn(__fmul_rn(call.scale, kLog2E / kQueryPart), scale.inverse) : NAN;
+/// A lane's bytes of four numbers of 24 bits: high bytes where its column is even.
+template <bool kCrossed>
+__device__ __forceinline__ uint32_t chosen_bytes(const uint32_t (&y)[4], uint32_t which) {
+  const uint32_t front = __byte_perm(y[0], y[kCrossed ? 2 : 1], which);
+  return __byte_perm(front, __byte_perm(y[kCrossed ? 1 : 2], y[3], which), 0x5410);
 }
-
-/// A lane's bytes of four integers times their rows' scales, by 256: high bytes where its column is even. `half`: what
-/// rounds them.
+/// The bytes of four integers times their rows' scales. `half`: what rounds them.
+template <bool kCrossed>
+__device__ __forceinline__ uint32_t scaled_bytes(uint4 integers, uint32_t scales, uint32_t which, uint32_t half) {
+  return chosen_bytes<kCrossed>(
+      {multiply_two<false>(integers.x, scales, half), multiply_two<false>(integers.y, scales, half),
+       multiply_two<true>(integers.z, scales, half), multiply_two<true>(integers.w, scales, half)},
+      which);
+}
 template <bool kCrossed>
 __device__ __forceinline__ uint32_t scaled_bytes(uint2 integers, uint32_t scales, uint32_t which, uint32_t half) {
   const uint32_t even = scales & 0x00ff00ffu, odd = scales & 0xff00ff00u;
-  const uint32_t y[4] = {multiply_two<false>(integers.x, even, half), multiply_two<false>(integers.x, odd, half),
-                         multiply_two<true>(integers.y, even, half), multiply_two<true>(integers.y, odd, half)};
-  const uint32_t front = __byte_perm(y[0], y[kCrossed ? 2 : 1], which);
-  return __byte_perm(front, __byte_perm(y[kCrossed ? 1 : 2], y[3], which), 0x5410);
+  return chosen_bytes<kCrossed>(
+      {multiply_two<false>(integers.x, even, half), multiply_two<false>(integers.x, odd, half),
+       multiply_two<true>(integers.y, even, half), multiply_two<true>(integers.y, odd, half)},
+      which);
+}
+/// by times 2^-exponent.
+__device__ __forceinline__ float lowered(float by, int exponent) {
+  return exponent == 0 ? by : __fmul_rn(by, exact_power(-exponent));
 }
 
 /// The two factors of a matrix, behind its codes.
@@ -134,28 +80,37 @@ struct Scores {
 template <class F>
 __device__ __forceinline__ void multiply_codes(const CodesShared<F>& shared, const uint8_t* slot, Scores<F>& scores) {
   const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
-  const uint32_t which = g % 2 == 0 ? 0x0062 : 0x0051, round = g % 2 == 0 ? kHalfBytes : 0x80;
-  const uint8_t* const side = slot + F::kKeyCodes;
-  int sums[F::kSets][kPageSteps][4] = {}, leasts[F::kSets][4] = {};
+  const uint32_t which = g % 2 == 0 ? 0x0062 : 0x0051, round = g % 2 == 0 ? kHalfBytes : kHalf;
+  const uint8_t* const side = slot + F::kKeySideAt;
+  // Rows of an operand of least values are all the same: those of the first eight are summed in `even`, of the others
+  // in `odd`, each with half of the lane's rows.
+  int sums[F::kSets][kPageSteps][4] = {}, even[F::kSets][4] = {}, odd[F::kSets][4] = {};
 #pragma unroll
-  for (unsigned s = 0; s < F::kHead / 32; ++s) {
-    uint32_t a[kPageSteps][4];
-    F::Keys::load(slot, s, a);
-    const uint8_t* const of_rows = side + 8 + 32 * s + 4 * t;
-    const uint32_t scales[2] = {load_word(of_rows), load_word(of_rows + 16)};
-    const uint32_t first = load_word(of_rows + F::kHead), second = load_word(of_rows + F::kHead + 16);
-    const uint32_t of_leasts[4] = {first, first, second, second};
+  for (unsigned part = 0; part < F::kHead / 64; ++part) {
+    const uint8_t* const of_rows = side + 8 + 64 * part + 16 * t;
+    const uint4 four_scales = load_sixteen(of_rows), four_leasts = load_sixteen(of_rows + F::kHead);
+    const uint32_t scales[4] = {four_scales.x, four_scales.y, four_scales.z, four_scales.w};
+    const uint32_t leasts[4] = {four_leasts.x, four_leasts.y, four_leasts.z, four_leasts.w};
+#pragma unroll
+    for (unsigned s = 2 * part; s < 2 * part + 2; ++s) {
+      uint32_t a[kPageSteps][4];
+      F::Keys::load(slot, s, a);
+#pragma unroll
+      for (unsigned set = 0; set < F::kSets; ++set) {
+        const auto* const integers = shared.integers[4 * set + g / 2] + 20 * part + 5 * t + s % 2 * 2;
+        uint32_t b[2];
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half)
+          b[half] = scaled_bytes<F::Keys::kCrossed>(integers[half], scales[s % 2 * 2 + half], which, round);
+#pragma unroll
+        for (int n = 0; n < kPageSteps; ++n) multiply_bytes<true>(sums[set][n], a[n], b[0], b[1]);
+      }
+    }
 #pragma unroll
     for (unsigned set = 0; set < F::kSets; ++set) {
-      uint32_t b[2];
-#pragma unroll
-      for (unsigned half = 0; half < 2; ++half)
-        b[half] = scaled_bytes<F::Keys::kCrossed>(shared.integers[4 * set + g / 2][8 * s + 4 * half + t], scales[half],
-                                                  which, round);
-#pragma unroll
-      for (int n = 0; n < kPageSteps; ++n) multiply_bytes<true>(sums[set][n], a[n], b[0], b[1]);
-      const uint32_t* const bytes = shared.bytes[8 * set + g] + 8 * s + t;
-      multiply_signed_bytes(leasts[set], of_leasts, bytes[0], bytes[4]);
+      const uint4 bytes = shared.bytes[8 * set + g][4 * part + t];
+      multiply_signed_bytes<true>(even[set], leasts, bytes.x, bytes.y);
+      multiply_signed_bytes<true>(odd[set], leasts, bytes.z, bytes.w);
     }
   }
   const float2 supers = supers_of(side);
@@ -164,7 +119,8 @@ __device__ __forceinline__ void multiply_codes(const CodesShared<F>& shared, con
     const float exponent = shared.exponent[4 * set + t];
     const float by = __fmul_rn(__fmul_rn(supers.x, 256.0f), exponent);
     const float offset =
-        __fmul_rn(__fmul_rn(supers.y, exponent), static_cast<float>(both_bytes(leasts[set][0], leasts[set][1])));
+        __fmul_rn(__fmul_rn(supers.y, exponent),
+                  static_cast<float>(both_bytes(even[set][0] + odd[set][2], even[set][1] + odd[set][3])));
     scores.wrong[set] = __fmul_rn(__fadd_rn(by, offset), 0.0f);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -172,7 +128,7 @@ __device__ __forceinline__ void multiply_codes(const CodesShared<F>& shared, con
       products_of<typename F::Keys>(sums[set], i, products);
 #pragma unroll
       for (int n = 0; n < kPageSteps; ++n)
-        scores.of[set][n][i] = __fmaf_rn(products[n], __fmul_rn(by, exact_power(-F::Keys::exponent(n))), offset);
+        scores.of[set][n][i] = __fmaf_rn(products[n], lowered(by, F::Keys::exponent(n)), offset);
     }
   }
 }
@@ -214,7 +170,7 @@ template <class F>
 struct CodesSums {
   float all[F::kSets][F::kTiles][2], least[F::kSets], most[F::kSets], total[F::kSets];
   float factor[F::kSets];  // of the item's weights, which are relative to its largest score
-  bool sees[F::kSets];     // something of it
+  int sees[F::kSets];      // whether it sees something of it
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -235,17 +191,16 @@ struct CodesSums {
 #pragma unroll
     for (auto& tile : all[set]) tile[0] = __fmul_rn(tile[0], by), tile[1] = __fmul_rn(tile[1], by);
   }
-  /// Makes weights, not yet rounded, of scores of positions from `first` to before `end`, at most a page.
-  __device__ __forceinline__ void weigh(const CodesItems& items, const CodesShared<F>& shared, int first, int end,
-                                        Scores<F>& scores) {
-    const bool all_see = first >= items.all_first && end - 1 <= items.all_last;
+  /// Makes weights, not yet rounded, of an item's scores.
+  __device__ __forceinline__ void weigh(const CodesShared<F>& shared, const ItemOfWarp& of, Scores<F>& scores) {
 #pragma unroll
     for (int set = 0; set < F::kSets; ++set) {
-      sees[set] = true;
-      if (!all_see) {
+      sees[set] = 1;
+      if (!of.all_see()) {
+        const int first = shared.items.begin(of.item), end = first + shared.items.positions(of.item);
         const unsigned g = lane_of_warp() / 4, query = 4 * set + lane_of_warp() % 4;
         const int from = shared.first[query], to = min(shared.last[query] + 1, end);
-        sees[set] = from < end && to > first;
+        sees[set] = from < end && to > first ? 1 : 0;
 #pragma unroll
         for (int n = 0; n < kPageSteps; ++n)
 #pragma unroll
@@ -260,7 +215,7 @@ struct CodesSums {
       largest = largest_of_rows(largest);
       rise(set, largest);
       factor[set] = power_of_two(__fsub_rn(largest, shift_of(most[set])));
-      if (sees[set]) factor[set] = __fadd_rn(factor[set], scores.wrong[set]);
+      if (sees[set] != 0) factor[set] = __fadd_rn(factor[set], scores.wrong[set]);
       const float base = __fsub_rn(kWeightBits, shift_of(largest));
 #pragma unroll
       for (int n = 0; n < kPageSteps; ++n)
@@ -271,6 +226,7 @@ struct CodesSums {
   __device__ __forceinline__ void add_codes(const uint8_t* slot, const Scores<F>& weights) {
     const unsigned g = lane_of_warp() / 4, t = lane_of_warp() % 4;
     const auto side_of = [slot](unsigned block) { return slot + F::kValueCodes + block * F::kBlockSide; };
+    float of_scales[F::kSets];  // what sums of bytes of products are to be multiplied with, but for the block's factor
     uint32_t even[F::kSets][kPageSteps], odd[F::kSets][kPageSteps];  // integers of 16 bits, low and high in a word
     const uint8_t* const own = side_of(g % F::kBlocks);
     const float2 own_supers = supers_of(own);
@@ -282,17 +238,17 @@ struct CodesSums {
       for (int n = 0; n < kPageSteps; ++n) {
         even[set][n] = __float_as_uint(__fadd_rn(weights.of[set][n][0], kPositive)) & 0xffffu;
         odd[set][n] = __float_as_uint(__fadd_rn(weights.of[set][n][1], kPositive)) << 16;
-        const uint32_t both = (even[set][n] | odd[set][n]) + 0x00800080u;
-        plain[n] = transposed_matrix(__byte_perm(both, 0, 0x2031) ^ 0x80800000u);
+        plain[n] = transposed_matrix(__byte_perm(even[set][n], odd[set][n], 0x6071));
       }
 #pragma unroll
       for (int s = 0; s < kPageSteps / 2; ++s) {  // least values in the first eight rows, ones in the others
         const uint8_t* const leasts = own + 8 + kTensorPage + 32 * s + 4 * t;
         const uint32_t a[4] = {load_word(leasts), kOnes, load_word(leasts + 16), kOnes};
-        multiply_signed_bytes(sums, a, plain[2 * s], plain[2 * s + 1]);
+        multiply_signed_bytes<false>(sums, a, plain[2 * s], plain[2 * s + 1]);
       }
+      of_scales[set] = __fmul_rn(factor[set], 256.0f);
       total[set] = __fmaf_rn(static_cast<float>(both_bytes(sums[2], sums[3])), factor[set], total[set]);
-      const float by = sees[set] ? __fmul_rn(own_supers.y, factor[set]) : 0.0f;
+      const float by = sees[set] != 0 ? __fmul_rn(own_supers.y, factor[set]) : 0.0f;
       least[set] = __fmaf_rn(static_cast<float>(both_bytes(sums[0], sums[1])), by, least[set]);
     }
 #pragma unroll
@@ -304,9 +260,8 @@ struct CodesSums {
         const uint32_t scales = *reinterpret_cast<const uint16_t*>(side + 8 + 16 * n + 2 * g);
 #pragma unroll
         for (int set = 0; set < F::kSets; ++set)
-          b[set][n] = transposed_matrix(__byte_perm(multiply_two<false>(even[set][n], scales, kHalfBytes),
-                                                    multiply_two<false>(odd[set][n], scales, kHalfBytes), 0x5162) ^
-                                        0x80800000u);
+          b[set][n] = transposed_matrix(__byte_perm(multiply_two<false>(even[set][n], scales, kHalf),
+                                                    multiply_two<false>(odd[set][n], scales, kHalf), 0x5162));
       }
       int sums[F::kSets][F::kBlockTiles][4] = {};
 #pragma unroll
@@ -321,13 +276,13 @@ struct CodesSums {
             first = __byte_perm(front, second, 0x5410), second = __byte_perm(front, second, 0x7632);
           }
 #pragma unroll
-          for (int n = 0; n < F::kBlockTiles; ++n) multiply_bytes<true>(sums[set][n], a[n], first, second);
+          for (int n = 0; n < F::kBlockTiles; ++n) multiply_bytes<false>(sums[set][n], a[n], first, second);
         }
       }
-      const float super = __fmul_rn(supers_of(side).x, 256.0f);
+      const float super = supers_of(side).x;
 #pragma unroll
       for (int set = 0; set < F::kSets; ++set) {
-        const float by = sees[set] ? __fmul_rn(super, factor[set]) : 0.0f;  // unseen, a step may be no number
+        const float by = sees[set] != 0 ? __fmul_rn(super, of_scales[set]) : 0.0f;  // unseen, a step may be no number
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float products[F::kBlockTiles];
@@ -335,7 +290,7 @@ struct CodesSums {
 #pragma unroll
           for (int n = 0; n < F::kBlockTiles; ++n) {
             float& sum = all[set][block * F::kBlockTiles + n][i];
-            sum = __fmaf_rn(products[n], __fmul_rn(by, exact_power(-F::Values::exponent(n))), sum);
+            sum = __fmaf_rn(products[n], lowered(by, F::Values::exponent(n)), sum);
           }
         }
       }
@@ -351,7 +306,7 @@ struct CodesSums {
     }
     b[0] = __byte_perm(both[0], both[1], 0x5410), b[1] = __byte_perm(both[0], both[1], 0x7632);
   }
-  __device__ __forceinline__ void add_f16_values(const CodesItems& items, const CodesShared<F>& shared, int first,
+  __device__ __forceinline__ void add_f16_values(const CodesShared<F>& shared, const ItemOfWarp& of,
                                                  const uint8_t* slot, const Scores<F>& weights) {
     constexpr unsigned kLines = F::kHead / 64;  // of a row
     const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
@@ -379,13 +334,14 @@ struct CodesSums {
       mma_f16(sums, kAll, b[set][0], b[set][1]);
       total[set] = __fmaf_rn(__fadd_rn(sums[0], sums[1]), factor[set], total[set]);
     }
-    bool strange = false;  // 0 times what is no number is no number, either
-    const bool all_see = first >= items.all_first && first + kQuarter - 1 <= items.all_last;
+    // 0 times what is no number is no number, either; values that no query sees are zeros.
+    const bool may_be = !of.all_see() && !shared.items.all_see_the_same();
+    bool strange = false;
 #pragma unroll
     for (unsigned n = 0; n < F::kTiles; ++n) {
       uint32_t a[4];
       load(n, a);
-      if (!all_see) strange |= has_no_number(a[0]) || has_no_number(a[1]) || has_no_number(a[2]) || has_no_number(a[3]);
+      if (may_be) strange |= has_no_number(a[0]) || has_no_number(a[1]) || has_no_number(a[2]) || has_no_number(a[3]);
     }
     if (!__any_sync(kAllLanes, strange)) {
 #pragma unroll
@@ -402,7 +358,7 @@ struct CodesSums {
 #pragma unroll 1
       for (unsigned query = 0; query < 4; ++query) {
         const int from = shared.first[4 * set + query], to = shared.last[4 * set + query];
-        const int at = first + static_cast<int>(4 * t);
+        const int at = shared.items.begin(of.item) + static_cast<int>(4 * t);
         const auto seen = [&](int i) { return at + i >= from && at + i <= to ? 0xffffu << (i % 2 * 16) : 0u; };
         const uint32_t front = seen(0) | seen(1), back = seen(2) | seen(3);
 #pragma unroll
@@ -415,8 +371,8 @@ struct CodesSums {
       }
   }
   /// Weighted values, [query][F::kPitch].
-  __device__ __forceinline__ void put(float* to) const {
-    const unsigned lane = lane_of_warp(), g = lane / 4, t = lane % 4;
+  __device__ __forceinline__ void put(float* to, unsigned lane) const {
+    const unsigned g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int set = 0; set < F::kSets; ++set)
 #pragma unroll

@@ -3,9 +3,8 @@
 // byte, which makes it a multiple. A mask, and a choice of bytes where two words have a row's codes side by side, give
 // four rows in a register (code_position(), kernels/packed_kv.h). What stands beside codes goes into the other operand.
 //
-// A step is 32 rows: elements of a head where codes are keys, positions where they are values. Lane 4 g + t has rows
-// 32 step + 4 t to 32 step + 4 t + 3 and those sixteen behind, and of sixteen columns n those at 16 n + 2 g and 16 n +
-// 2 g + 1.
+// A step is 32 rows: elements of a head where codes are keys, positions where they are values. Lane 4 g + t has eight
+// of them, four of each half, and of sixteen columns n those at 16 n + 2 g and 16 n + 2 g + 1.
 
 #include "kernels/cuda/half_matrices.cuh"
 #include "kernels/packed_kv.h"
@@ -22,7 +21,10 @@ __device__ __forceinline__ unsigned lane_of_warp() { return threadIdx.x % 32u; }
 
 /// Matrices of kBits and `kColumns` columns; a byte is the code times 2^exponent(n) in columns n, and where
 /// has_lower(n) it has the operand of n - 1 below it: a difference of sums costs less than a mask of each word.
-template <int kBits, int kColumns>
+///
+/// kSixteen: the lane's rows of two steps are sixteen that follow each other, so that loads of 16 bytes bring what
+/// stands beside them. Else they are 16 half + 4 t to 16 half + 4 t + 3 of the step.
+template <int kBits, int kColumns, bool kSixteen>
 struct CodeOperands {
   static constexpr int kTiles = kColumns / 16;
   /// The first operand has two rows of a lane's four of each half of a step, the second one the other two.
@@ -30,14 +32,16 @@ struct CodeOperands {
   /// Rows of a register: 0, 2, 1, 3.
   static constexpr bool kCrossed = kBits == 2 && !kPairs;
   static_assert(kBits == 8 || kBits == 4 || kBits == 2);
+  /// Lines that the same lanes read, one behind the other; those of the next t follow. kPairs: all read all lines.
+  static constexpr int kRun = kPairs ? 1 : (kSixteen ? 4 : 1) * kBits / 4;
+  static_assert(kRun > 0);
 
   static constexpr int exponent(int n) { return kBits == 8 ? 0 : kBits == 4 ? n % 2 * 4 : 2 * n; }
   static constexpr bool has_lower(int n) { return kBits == 4 ? n % 2 == 1 : kCrossed && n > 0; }
-  /// The t of the lanes that read a line.
-  __device__ __forceinline__ static unsigned reader(unsigned line) {
-    if constexpr (kBits == 8) return line / 2 % 4;
-    if constexpr (kBits == 4) return line % 4;
-    return kPairs ? 0 : line % 2;
+  /// The lane's rows of half a step are those from four times this.
+  __device__ __forceinline__ static unsigned fours(unsigned step, unsigned half) {
+    const unsigned t = lane_of_warp() % 4;
+    return kSixteen ? 16 * (step / 2) + 4 * t + step % 2 * 2 + half : 8 * step + 4 * half + t;
   }
   /// Operands of a step, of all columns. `codes`: of the matrix, in shared memory.
   __device__ __forceinline__ static void load(const uint8_t* codes, unsigned step, uint32_t (&a)[kTiles][4]) {
@@ -62,7 +66,7 @@ struct CodeOperands {
     const unsigned t = lane_of_warp() % 4;
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
-      const unsigned of = 2 * step + half;
+      const unsigned of = fours(step, half);
       const auto give = [&](int n, uint2 two, uint32_t mask) {
         a[n][2 * half] = two.x & mask, a[n][2 * half + 1] = two.y & mask;
       };
@@ -72,12 +76,12 @@ struct CodeOperands {
       if constexpr (kBits == 8) {
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
-          const uint2 first = pair(8 * of + 2 * t, 2 * n, t), second = pair(8 * of + 2 * t + 1, 2 * n, t);
+          const uint2 first = pair(2 * of, 2 * n, t), second = pair(2 * of + 1, 2 * n, t);
           give(n, choose(first, second, 0x6420), ~0u);
           give(n + 1, choose(first, second, 0x7531), ~0u);
         }
       } else if constexpr (kBits == 4) {
-        const uint2 first = pair(4 * of + t, 0, t), second = pair(4 * of + t, 4, t);
+        const uint2 first = pair(of, 0, t), second = pair(of, 4, t);
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
           const uint2 two = choose(first, second, n == 0 ? 0x6420 : 0x7531);
@@ -85,7 +89,7 @@ struct CodeOperands {
           give(n + 1, two, ~0u);
         }
       } else {
-        const uint2 two = pair(2 * of + t / 2, t % 2 * 4, t / 2);
+        const uint2 two = pair(of / 2, (kSixteen ? half : t % 2) * 4, t);
 #pragma unroll
         for (int n = 0; n < 4; ++n) give(n, two, 0x01010101u * ((4u << (2 * n)) - 1));
       }
@@ -106,5 +110,6 @@ __device__ __forceinline__ void load_f16_operand(const Word& word, uint32_t (&a)
 }
 
 __device__ __forceinline__ uint32_t load_word(const uint8_t* from) { return *reinterpret_cast<const uint32_t*>(from); }
+__device__ __forceinline__ uint4 load_sixteen(const uint8_t* from) { return *reinterpret_cast<const uint4*>(from); }
 
 }  // namespace lowbit::cuda::block

@@ -44,8 +44,9 @@ template <bool kSigned>
 void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   multiply_all_bytes(c, a, b0, b1, plain_byte, kSigned ? signed_byte : plain_byte);
 }
-inline void multiply_signed_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  multiply_all_bytes(c, a, b0, b1, signed_byte, signed_byte);
+template <bool kSigned>
+void multiply_signed_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  multiply_all_bytes(c, a, b0, b1, signed_byte, kSigned ? signed_byte : plain_byte);
 }
 template <bool kHigh>
 uint32_t multiply_two(uint32_t a, uint32_t b, uint32_t c) {
@@ -68,6 +69,12 @@ inline void load_once_if(bool is, uint2& v, const uint8_t* from) {
 }
 inline const uint8_t* load_pointer_once(const uint64_t* from) { return reinterpret_cast<const uint8_t*>(*from); }
 inline void copy_to_shared_8(void* to, const void* from) { std::memcpy(to, from, 8); }
+template <int kBytes, int kOffset>
+void copy_to_shared_at(void* to, const void* from, bool is = true) {
+  if (is) std::memcpy(static_cast<uint8_t*>(to) + kOffset, static_cast<const uint8_t*>(from) + kOffset, kBytes);
+}
+inline int thread_read_here() { return static_cast<int>(threadIdx.x); }
+inline uint32_t kept(uint32_t v) { return v; }
 inline float largest_of_warp(float v) {
   for (int w = 16; w > 0; w /= 2) {
     const float other = __uint_as_float(__shfl_xor_sync(0xffffffffu, __float_as_uint(v), w, 32));
