@@ -146,7 +146,7 @@ Status place_inputs(Bench& b, const Inputs& in, int64_t m, int64_t k, const Devi
   const int64_t scales = plan.x_groups() ? plan.groups() : 1;
   LOWBIT_TRY_ASSIGN(b.scales, cuda::allocate(4 * m * scales, "x"));
   LOWBIT_TRY(cuda::quantize_activations(floats.data(), Element::kBf16, m, k, k, plan.x_groups() ? plan.group() : 0,
-                                        codes.as<int8_t>(), k, b.scales.as<float>(), nullptr));
+                                        false, codes.as<int8_t>(), k, b.scales.as<float>(), nullptr));
   LOWBIT_TRY(cuda::synchronize(nullptr));
   b.x = floats;
   b.y = codes;  // kept together: both forms of x

@@ -31,6 +31,7 @@ bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaS
   GemmCase c;
   c.format = shape.format, c.m = m, c.n = shape.n, c.k = shape.k, c.group = kActivationGroupColumns;
   c.per_scale = shape.group / kActivationGroupColumns, c.x_groups = true, c.output = GemmOutput::kBf16;
+  c.exact_x_scales = shape.group == 128 && shape.format != FormatId::kInt8;
   const int copies = std::min(40, int(kCold / tile_bytes(c.format, c.activation, c.n, c.k)) + 1);
   CaseData data(c, 7, copies);
   const ActivationGroupTile chosen = choose_activation_groups(data.problem(), c.per_scale, 90, processors, shared);

@@ -16,7 +16,7 @@ bool trained_per_token(const QTensor& w) {
 
 XSpec choose_x(const QTensor& w, const XPolicy& policy) {
   XSpec x;
-  x.group = policy.as_trained && trained_per_token(w) ? 0 : policy.group;
+  x.group = policy.by_weight && trained_per_token(w) ? 0 : policy.group;
   x.rounding = policy.rounding;
   if (policy.activation == Activation::kF32 || is_dense(w.format)) return x;
   if (policy.activation == Activation::kFp8) {
@@ -32,6 +32,7 @@ XSpec choose_x(const QTensor& w, const XPolicy& policy) {
   const std::string floats = why_float_sums(w, x.group);
   if (floats.empty()) {
     x.activation = policy.activation;
+    x.rounding.exact_scales = policy.by_weight && takes_exact_scales(w);
   } else {
     x.reason = "f32 activations: " + floats;
   }

@@ -215,8 +215,9 @@ struct VectorOps {
   /// are v[i] = x[i], or with a weight v[i] = (x[i] * factor) * weight[i]: rms_norm and quantization in one pass. Per
   /// group: scale = absmax / 127 (0 when all are zero), xq = round-half-even(v * (127 / absmax)), NaN -> the whole
   /// group's scale is NaN; sum = sum xq. Writes zeros from k up to `padded`. Source: seed 002 section 4.5.1.
+  /// exact_scales: the scale is that, rounded up to six significant bits, and xq = round-half-even(v * (1 / scale)).
   void (*quantize_groups_int8)(const float* x, const float* weight, float factor, int64_t k, int64_t group,
-                               int64_t padded, int8_t* xq, float* scales, int32_t* sums);
+                               int64_t padded, bool exact_scales, int8_t* xq, float* scales, int32_t* sums);
 };
 
 /// The kernels of one instruction set; found through kernels/registry.h.

@@ -88,6 +88,7 @@ struct Matmul {
   /// kInt8 x: its scales, [m] or, with x_groups, [m, groups]. Float x is quantized by the kernel the same way.
   const float* x_scales = nullptr;
   bool x_groups = false;
+  bool exact_scales = false;           // see MatmulShape
   int64_t spread = 0, x_k = 0;         // see MatmulShape
   std::array<uint32_t, 4> table = {};  // codebooks whose entries are integers of 8 bits: these
   void* y = nullptr;                   // [m, ldy]
@@ -111,6 +112,9 @@ struct MatmulShape {
   /// Not 0: so many columns share a scale of x and one of the weights, which have them in groups_per_scale groups, with
   /// zeros behind them that k counts. x has x_k columns, and scales as without.
   int64_t spread = 0, x_k = 0;
+  /// Groups of 32 columns, four to a scale of the weights, that have one exact scale of x (RowCodes::exact_scales): the
+  /// sum over them has the same bits as one integer and group by group.
+  bool exact_scales = false;
 };
 
 struct MatmulKernel {
@@ -140,7 +144,7 @@ const std::vector<MatmulKernel>& matmul_kernels();
 /// int8 codes of x [m, k] and their scales, as docs/numerics.md#activations says: per row (group 0) or per `group`
 /// columns. codes [m, ldq], zero from k to ldq; scales [m, ceil(k / group)] or [m].
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
-                            int8_t* codes, int64_t ldq, float* scales, void* stream);
+                            bool exact_scales, int8_t* codes, int64_t ldq, float* scales, void* stream);
 
 // ---- Bits times bits, source: seed 003
 

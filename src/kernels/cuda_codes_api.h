@@ -29,6 +29,8 @@ struct RowCodes {
   void* stream = nullptr;
   bool e4m3 = false;
   int64_t ldscales = 0;
+  /// Groups of 32, four of which have one exact scale (ActivationRounding::exact_scales), each a copy of it.
+  bool exact_scales = false;
 };
 /// Whether row_codes() takes them: groups of 32 or whole rows, E4M3 of 128, k and ldq whole quads, and room in a block
 /// for a row, unless it is neither normed nor coded as a whole.

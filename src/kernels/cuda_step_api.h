@@ -124,6 +124,7 @@ struct NormCodes {
   int64_t ldq = 0;
   float* scales = nullptr;
   void* stream = nullptr;
+  bool exact_scales = false;  // RowCodes::exact_scales
 };
 Status norm_codes(const NormCodes& call);
 /// Whether a thread block of the current device has room for a row.

@@ -76,11 +76,18 @@ struct RowQuantizer {
   float scale;    // real = code * scale
   float inverse;  // code = round(x * inverse); 0 when every code shall be 0
 };
-inline RowQuantizer row_quantizer(float absmax, bool has_nan) {
+/// Rounded up to six significant bits (four fewer below 2^-126): its products with integers up to 2^18 are exact.
+inline float exact_scale(float scale) {
+  constexpr uint32_t kDropped = (1u << 18) - 1;
+  return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, scale) + kDropped) & ~kDropped);
+}
+inline RowQuantizer row_quantizer(float absmax, bool has_nan, bool exact_scales) {
   if (has_nan) return {__builtin_nanf(""), 0.0f};
   if (absmax < kQuantizeFloor) return {0.0f, 0.0f};
   if (absmax > 3.4028234e38f) return {absmax, 0.0f};  // infinite: the output becomes NaN, not garbage
-  return {absmax / 127.0f, 127.0f / absmax};
+  if (!exact_scales) return {absmax / 127.0f, 127.0f / absmax};
+  const float scale = exact_scale(absmax / 127.0f);
+  return {scale, 1.0f / scale};
 }
 
 /// The factor that makes the Hadamard transform of `block` elements orthogonal.

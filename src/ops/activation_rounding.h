@@ -11,12 +11,17 @@ namespace lowbit {
 enum class Halves : uint8_t { kNone, kF16, kBf16 };
 constexpr const char* halves_name(Halves h) { return h == Halves::kF16 ? "f16" : h == Halves::kBf16 ? "bf16" : "f32"; }
 
+inline constexpr int64_t kExactScaleColumns = 128;
+
 /// How a row of floats becomes codes on the integer path, and what becomes of it on the exact one.
 struct ActivationRounding {
   int largest = 127;  // codes are -largest..largest: 7 for 4 bits in int8 containers
   float clipped =
       0;  // part of a row's columns that saturate: 0.001 clips at the 99.9 % quantile of |x|, at least one column
   Halves halves = Halves::kNone;  // exact path
+  /// kExactScaleColumns share a scale of six significant bits: a sum of products over them has the same bits in f32
+  /// whether it is one integer or added up group by group (docs/adr/0225-scales-of-x-that-sums-keep-exact.md).
+  bool exact_scales = false;
   bool is_default() const { return largest == 127 && clipped == 0; }
   bool operator==(const ActivationRounding&) const = default;
 };

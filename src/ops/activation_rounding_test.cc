@@ -54,7 +54,7 @@ TEST(ActivationRounding, With127LevelsIsTheDefault) {
         std::fill(v.begin() + 384, v.begin() + 416, -1e-30f);
       }
       Rounded want = room(k, group);
-      ref_table().vector->quantize_groups_int8(v.data(), nullptr, 1.0f, k, group, int64_t(want.codes.size()),
+      ref_table().vector->quantize_groups_int8(v.data(), nullptr, 1.0f, k, group, int64_t(want.codes.size()), false,
                                                want.codes.data(), want.scales.data(), want.sums.data());
       const Rounded got = round(v, group, 127);
       EXPECT_EQ(got.codes, want.codes);
@@ -131,7 +131,7 @@ TEST(ActivationRounding, SameBitsOnEveryPath) {
       if (want.empty()) want = y;
       EXPECT_EQ(y, want) << isa_name(isa);
       if (group > 0) {
-        ASSERT_TRUE(rows.expect_codes(m, k, group, isa));
+        ASSERT_TRUE(rows.expect_codes(m, k, {.group = group}, isa));
         for (int64_t r = 0; r < m; ++r)
           for (int64_t c = 0; c < k; c += 64) rows.write_codes(r, c, 64, normed.data() + r * k + c);
         ASSERT_TRUE(rows.prepare_for(*plan, pool));

@@ -113,7 +113,7 @@ Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& lay
       float* scales = entry->scales.as<float>() + r * entry->groups;
       if (k_ == 0) scales[0] = 0;
       if (rounding_.is_default())
-        ops_->quantize_groups_int8(row, norm_, factor, k_, width, entry->ld, to, scales,
+        ops_->quantize_groups_int8(row, norm_, factor, k_, width, entry->ld, layout.exact_scales, to, scales,
                                    entry->sums.as<int32_t>() + r * entry->groups);
       else
         round_row(row, factor, width, *entry, r);
@@ -162,9 +162,9 @@ void ActivationRows::round_row(const float* x, float factor, int64_t width, Code
                entry.scales.as<float>() + row * entry.groups, entry.sums.as<int32_t>() + row * entry.groups);
 }
 
-Status ActivationRows::expect_codes(int64_t m, int64_t k, int64_t group, Isa isa) {
+Status ActivationRows::expect_codes(int64_t m, int64_t k, const CodeLayout& layout, Isa isa) {
   reset(Activation::kInt8, nullptr, m, k, 0, isa);
-  LOWBIT_TRY_ASSIGN(expected_, room_for_codes({group, 0, 0}));
+  LOWBIT_TRY_ASSIGN(expected_, room_for_codes(layout));
   expected_->valid = true;
   return {};
 }
@@ -176,7 +176,8 @@ void ActivationRows::write_codes(int64_t m, int64_t first, int64_t n, const floa
   float* const scales = expected_->scales.as<float>() + at;
   int32_t* const code_sums = expected_->sums.as<int32_t>() + at;
   if (rounding_.is_default())
-    ops_->quantize_groups_int8(x, nullptr, 1.0f, n, group, end - first, to, scales, code_sums);
+    ops_->quantize_groups_int8(x, nullptr, 1.0f, n, group, end - first, expected_->layout.exact_scales, to, scales,
+                               code_sums);
   else
     round_groups(x, n, group, end - first, rounding_.largest, to, scales, code_sums);
 }

@@ -176,7 +176,8 @@ bool keeps_indices(const QTensor& w, FormatId format, const DeviceMatmulOptions&
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
   if (wide_group(format, w.n, w.k, g, offsets, options) > 0) return true;
   const KernelPair pair = choose_kernels(
-      format, options.activation, {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale}, options);
+      format, options.activation,
+      {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale, 0, 0, options.exact_scales}, options);
   return pair.few != nullptr && pair.few->instance != nullptr;
 }
 
@@ -210,7 +211,7 @@ int DeviceMatmulPlan::bracket(int64_t m) {
 
 cuda::MatmulShape DeviceMatmulPlan::shape(int64_t m) const {
   if (wide_ > 0) return wide_shape(m, n_, k_, {group_, groups_, groups_per_scale_, x_groups_}, wide_);
-  return {m, n_, k_, group_, groups_, has_offsets_, x_groups_, groups_per_scale_};
+  return {m, n_, k_, group_, groups_, has_offsets_, x_groups_, groups_per_scale_, 0, 0, exact_scales_};
 }
 
 Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& options) {
@@ -300,6 +301,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.groups_per_scale_ = g.groups_per_scale;
   plan.x_groups_ = g.x_groups;
   plan.has_offsets_ = w.scaling.zero != ZeroKind::kNone;
+  plan.exact_scales_ = options.exact_scales;
   plan.scaling_ = dense ? "" : scaling_name(w.scaling);
   plan.wide_ = wide_group(w.format, w.n, w.k, g, plan.has_offsets_, options);
   LOWBIT_TRY(plan.choose(w.format, options));
@@ -398,6 +400,7 @@ cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void
   call.ldx = x.ldx;
   call.x_scales = x.scales;
   call.x_groups = x_groups_;
+  call.exact_scales = exact_scales_;
   call.y = y;
   call.y_element = y_element;
   call.ldy = ldy;
@@ -434,8 +437,10 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
   const int64_t wide = wide_group(format, w.n, w.k, g, offsets, options);
   const cuda::MatmulShape shape =
-      wide > 0 ? wide_shape(1, w.n, w.k, g, wide)
-               : cuda::MatmulShape{1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale};
+      wide > 0
+          ? wide_shape(1, w.n, w.k, g, wide)
+          : cuda::MatmulShape{
+                1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale, 0, 0, options.exact_scales};
   const KernelPair pair = choose_kernels(format, activation, shape, options);
   if (pair.few == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);

@@ -23,6 +23,8 @@ struct DeviceMatmulOptions {
   int64_t most_rows = 0;
   Arena* arena = nullptr;      // of the device: where the weight lies; null: in memory of its own
   ThreadPool* pool = nullptr;  // shares the work of expanding codes; null: the caller's thread does it
+  /// With groups of 32 and weights in groups of 128: scales of x are cuda::RowCodes::exact_scales.
+  bool exact_scales = false;
 };
 
 /// Rows of x in device memory.
@@ -107,6 +109,7 @@ class DeviceMatmulPlan {
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, groups_per_scale_ = 1;
   bool x_groups_ = false, has_offsets_ = false;
+  bool exact_scales_ = false;
   int64_t wide_ = 0;  // columns that a group has in the kernels' order; 0: its own
   Buffer scales_, offsets_, table_;
   std::array<uint32_t, 4> table_bytes_ = {};  // of a table of integers

@@ -112,7 +112,7 @@ TEST(Fused, GatedProductsAndTheCodesBehind) {
           glu(g.data(), u.data(), m * width, g.data());
           ASSERT_TRUE(behind.prepare(Activation::kInt8, g.data(), m, width, width, isa, pool));
           ASSERT_TRUE(down.run(behind, nullptr, y.data(), 40, pool));
-          ASSERT_TRUE(expected.expect_codes(m, width, 32, isa));
+          ASSERT_TRUE(expected.expect_codes(m, width, {.group = 32}, isa));
           ASSERT_TRUE(run_gated({&gate, nullptr, g2.data(), width}, {&up, nullptr, u2.data(), width}, glu, rows,
                                 &expected, pool));
           EXPECT_EQ(g, g2) << isa_name(isa);

@@ -185,6 +185,13 @@ int64_t x_group_of(const QTensor& w, int64_t activation_group) {
   return activation_group > 0 && activation_group < group && divides ? activation_group : group;
 }
 
+bool takes_exact_scales(const QTensor& w) {
+  const FormatInfo& info = format_info(w.format);
+  constexpr int kLargest = 16;  // 16 * 127 * kExactScaleColumns < 2^18, which six bits make 2^24
+  return info.kind == ValueKind::kInteger && std::max(-info.min_value, info.max_value) <= kLargest &&
+         w.group() == kExactScaleColumns && w.k > w.group();
+}
+
 bool has_integers_alone(const QTensor& w) {
   return std::ranges::all_of(w.codebook, [](float v) { return v == std::nearbyint(v) && v >= -128 && v <= 127; });
 }
@@ -219,6 +226,7 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   const bool grouped = fp8 || (plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0);
   plan.shape_ = panel_shape(w, grouped ? options.activation_group : 0);
   plan.activation_group_ = grouped ? plan.shape_.x_group : 0;  // before it may be padded
+  plan.exact_scales_ = options.exact_scales;
   if (plan.activation_ == Activation::kInt8 && plan.shape_.x_group > kMaxIntegerGroup)
     return fail(ErrorCode::kUnsupported, "matmul weight",
                 "one scale for " + std::to_string(plan.shape_.x_group) + " columns",

@@ -25,6 +25,7 @@ struct CodeLayout {
   int64_t run = 0,
           stride =
               0;  // PanelShape::run and its group of x: columns [j * run, (j + 1) * run) lie at j * stride; 0: as in x
+  bool exact_scales = false;  // ActivationRounding::exact_scales
   bool operator==(const CodeLayout&) const = default;
 };
 
@@ -40,8 +41,11 @@ class ActivationRows {
   /// the bits are those of rms_norm_rows() and prepare(). `weight` must stay alive, too.
   Status prepare_normed(const float* x, const float* weight, float eps, int64_t m, int64_t k, int64_t ldx, Isa isa,
                         ThreadPool& pool);
-  /// kInt8 rows [m, k] that write_codes() fills part by part, with a scale per `group` columns and no others.
-  Status expect_codes(int64_t m, int64_t k, int64_t group, Isa isa);
+  /// kInt8 rows [m, k] that write_codes() fills part by part, with a scale per group of `layout`, whose runs are none,
+  /// and no others.
+  Status expect_codes(int64_t m, int64_t k, const CodeLayout& layout, Isa isa);
+  /// Columns of the groups that are expected.
+  int64_t expected_group() const { return expected_->layout.group; }
   /// Quantizes columns [first, first + n) of row m: x [n]. `first` is a multiple of the group, n too or the row ends
   /// there. Different parts may be written at the same time. Not with a rounding that clips, which needs whole rows.
   void write_codes(int64_t m, int64_t first, int64_t n, const float* x);
@@ -122,6 +126,8 @@ struct MatmulOptions {
   int64_t activation_group = 0;
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
   Arena* arena = nullptr;                    // where the prepared weight lies; null: in memory of its own
+  /// kInt8: the scales of x are ActivationRounding::exact_scales, activation_group is kExactScaleColumns.
+  bool exact_scales = false;
 };
 
 /// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own
@@ -132,6 +138,9 @@ int64_t x_group_of(const QTensor& w, int64_t activation_group);
 /// do for a codebook of integers within int8 whose groups are so short that no sum of floats is rounded
 /// (docs/numerics.md#matmul).
 std::string why_float_sums(const QTensor& w, int64_t activation_group);
+/// Whether sums over kExactScaleColumns columns have no more bits than ActivationRounding::exact_scales leaves room for,
+/// and one scale of the weight: integers of four bits or fewer in such groups.
+bool takes_exact_scales(const QTensor& w);
 /// Whether a codebook's entries are integers of 8 bits.
 bool has_integers_alone(const QTensor& w);
 
@@ -147,6 +156,7 @@ class MatmulChoice {
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
   int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row (kInt8)
+  bool exact_scales_ = false;
   PanelShape shape_;
   std::vector<float> codebook_;
   std::vector<int8_t> table_int8_;  // with a kernel that reads them
@@ -183,7 +193,9 @@ class MatmulPlan : private MatmulChoice {
   /// For the loop before one over `columns` outputs, of which this plan's are the first.
   ReadAhead read_ahead(int64_t columns) const;
   /// kInt8, kFp8: the codes it reads.
-  CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.x_group : 0}; }
+  CodeLayout code_layout() const {
+    return {activation_group_, shape_.run, shape_.run > 0 ? shape_.x_group : 0, exact_scales_};
+  }
 
  private:
   friend class ActivationRows;

@@ -179,8 +179,7 @@ struct Gated {
 };
 
 struct GatedLoop {
-  // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that the next rows may have.
-  static constexpr int64_t kColumns = 64;
+  static constexpr int64_t kColumns = 64;  // a multiple of both panels
   static constexpr int64_t kOutputsAtOnce =
       32768;  // of each product, before the gate: they stay in the second-level cache
 
@@ -190,6 +189,7 @@ struct GatedLoop {
         ld_gate(g.gate.ldy),
         ld_up(g.up.ldy),
         n(g.gate.plan->n()),
+        columns(g.next_rows == nullptr ? kColumns : std::max(kColumns, g.next_rows->expected_group())),
         glu(g.glu),
         next_rows(g.next_rows) {}
 
@@ -197,14 +197,15 @@ struct GatedLoop {
   float* gate;
   const float* up;
   int64_t ld_gate, ld_up, n;
+  int64_t columns;  // chunks start at multiples of them: of both panels, and of the groups of x that the next rows have
   GluFunction glu;
   ActivationRows* next_rows;
   int64_t m0 = 0, m = 0;  // tokens
 
   void operator()(int64_t begin, int64_t end, int worker) const {
-    const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * kColumns));
+    const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * columns));
     for (; begin < end; begin += at_once) {
-      const int64_t n0 = begin * kColumns, n1 = std::min(std::min(end, begin + at_once) * kColumns, n);
+      const int64_t n0 = begin * columns, n1 = std::min(std::min(end, begin + at_once) * columns, n);
       for (size_t i = 0; i < 2; ++i)
         batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
       for (int64_t r = m0; r < m0 + m; ++r) {
@@ -222,10 +223,9 @@ Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocki
   const MatmulBatch& batch = loop.batch;
   LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
   if (batch.pass() == 0) return {};
-  constexpr int64_t kColumns = GatedLoop::kColumns;
-  const int64_t blocks = ceil_div(loop.n, kColumns);
-  const int64_t block_bytes =
-      (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
+  const int64_t blocks = ceil_div(loop.n, loop.columns);
+  const int64_t block_bytes = (batch.panel_bytes(0) * loop.columns) / batch.panel_rows(0) +
+                              (batch.panel_bytes(1) * loop.columns) / batch.panel_rows(1);
   for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
     loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
     pool.parallel_for(blocks, panels_per_chunk(blocking, blocks, block_bytes, loop.m, pool.size()), loop, g.next);

@@ -38,7 +38,7 @@ Result<DeviceX> place_x(const std::vector<float>& x, const TimedMatmul& o, const
   LOWBIT_TRY_ASSIGN(d.codes, cuda::allocate(o.m * o.k, "bench x"));
   LOWBIT_TRY_ASSIGN(d.scales, cuda::allocate(4 * o.m * scales, "bench x"));
   LOWBIT_TRY(cuda::quantize_activations(d.floats.data(), Element::kF32, o.m, o.k, o.k,
-                                        plan.x_groups() ? plan.group() : 0, d.codes.as<int8_t>(), o.k,
+                                        plan.x_groups() ? plan.group() : 0, false, d.codes.as<int8_t>(), o.k,
                                         d.scales.as<float>(), nullptr));
   LOWBIT_TRY(cuda::synchronize(nullptr));
   d.rows = {d.codes.data(), Element::kInt8, o.m, o.k, d.scales.as<float>()};

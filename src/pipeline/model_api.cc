@@ -124,7 +124,7 @@ void fill_info(ModelInfo& info, const SharedModel& model, const LoadOptions& loa
   info.kv_bytes = model.pages->bytes_of(load.context);
   info.activation = activation.name;
   for (const WeightInfo& l : model.transformer->linears())
-    if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
+    if (activation.x.by_weight && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
   info.isa = engine.gpu >= 0 ? "cuda" : load.reference ? kReference : isa_name(engine.isa);
   info.threads = model.transformer->pool().size();

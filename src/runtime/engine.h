@@ -43,7 +43,7 @@ struct ActivationChoice {
   const char* name = "int8";
 };
 
-/// "int8": int8 with a scale per 32 columns. "auto": that, but with XPolicy::as_trained. "int8-row": int8 with one
+/// "int8": int8 with a scale per 32 columns. "auto": that, but with XPolicy::by_weight. "int8-row": int8 with one
 /// scale per row; "int8-clip": that at the 99.9 % quantile of the row. "int4": -7..7 with a scale per 32 columns.
 /// "fp8": E4M3 with a scale per 128 columns for fp8 weights, f32 for all others. "f16", "bf16": rounded to 16 bits,
 /// products exact. "f32": exact.

@@ -38,14 +38,14 @@ inline std::vector<Variant> variants() {
   all.push_back({"codebook4", s, {.group = 32}});
   s.format = FormatId::kTernaryPacked;
   s.group = Scaling::kAll;
-  all.push_back({"ternary, as trained", s, {.group = 32, .as_trained = true}});
+  all.push_back({"ternary, as trained", s, {.group = 32, .by_weight = true}});
   s = {};
   s.model_type = "bitnet";
   all.push_back({"bitnet, dense", s, {.activation = Activation::kF32}});
   s.tied = true;
   s.format = FormatId::kTernary;
   s.group = Scaling::kAll;
-  all.push_back({"bitnet, as trained", s, {.group = 32, .as_trained = true}});
+  all.push_back({"bitnet, as trained", s, {.group = 32, .by_weight = true}});
   s.format = FormatId::kInt4;  // codes of x behind the norm of the gated product, per 32
   s.group = 32;
   s.hidden = 72;
@@ -57,7 +57,7 @@ inline std::vector<Variant> variants() {
   s.model_type = "bitnet";
   s.format = FormatId::kTernary;
   s.group = Scaling::kAll;
-  all.push_back({"bitnet, norms of single layers", s, {.group = 32, .as_trained = true}});
+  all.push_back({"bitnet, norms of single layers", s, {.group = 32, .by_weight = true}});
   s = {};
   s.format = FormatId::kInt8;
   s.linear_norms = true;

@@ -344,11 +344,11 @@ TEST(Transformer, ActivationsAsTrained) {
     const MemorySource source = make_random_model(spec);
     LoadOptions options;
     options.x.group = 32;
-    options.x.as_trained = true;
+    options.x.by_weight = true;
     auto model = must_load(source, options);
     ASSERT_TRUE(model);
     for (const WeightInfo& info : model->linears()) EXPECT_EQ(info.activation_group, c.wanted) << info.kernel;
-    options.x.as_trained = false;
+    options.x.by_weight = false;
     options.x.group = c.wanted;
     auto asked = must_load(source, options);
     ASSERT_TRUE(asked);

@@ -100,7 +100,7 @@ Int8StepRows int8_step_rows(const Int8StepCase& c, std::vector<float> x, const s
   for (int64_t m = 0; m < c.m; ++m) {
     float* const row = x.data() + m * c.k;
     if (c.norm) ops.rms_norm(row, norm.data(), c.k, 1e-5f, row);
-    ops.quantize_groups_int8(row, nullptr, 1.0f, c.k, 32, rows.ld, rows.codes.data() + m * rows.ld,
+    ops.quantize_groups_int8(row, nullptr, 1.0f, c.k, 32, rows.ld, false, rows.codes.data() + m * rows.ld,
                              rows.scales.data() + m * rows.groups, sums.data());
   }
   return rows;

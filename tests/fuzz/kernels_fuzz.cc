@@ -144,6 +144,7 @@ void quantized_rows(Bytes& in) {
   const bool weight = in.below(2) == 1;
   const float factor = weight ? in.number<float>() : 1.0f;
   const std::vector<float> x = floats(in, n), w = floats(in, n);
+  const bool exact = in.below(2) == 1;
   const auto groups = static_cast<size_t>((n + group - 1) / group);
   for (const Isa isa : isas()) {
     std::vector<int8_t> codes[2];
@@ -152,7 +153,7 @@ void quantized_rows(Bytes& in) {
     for (int i = 0; i < 2; ++i) {
       codes[i].assign(static_cast<size_t>(padded) + 1, 99), scales[i].assign(groups, -1), sums[i].assign(groups, 7);
       (i == 0 ? kRefVectorOps : vector_ops(isa))
-          .quantize_groups_int8(x.data(), weight ? w.data() : nullptr, factor, n, group, padded, codes[i].data(),
+          .quantize_groups_int8(x.data(), weight ? w.data() : nullptr, factor, n, group, padded, exact, codes[i].data(),
                                 scales[i].data(), sums[i].data());
     }
     compare(scales[0], scales[1], "scales that differ");

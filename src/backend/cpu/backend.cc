@@ -23,7 +23,8 @@ class CpuBackend final : public HostBackend {
     if (weight->multiplies) {
       MatmulOptions options;
       options.activation = x.activation;
-      options.activation_group = x.group;
+      options.exact_scales = x.rounding.exact_scales;
+      options.activation_group = options.exact_scales ? kExactScaleColumns : x.group;
       options.isa = isa_;
       options.arena = &arena_;
       LOWBIT_TRY_ASSIGN(weight->plan, MatmulPlan::make(w, options, *pool_));

@@ -81,8 +81,9 @@ Status LinearInput::run(std::span<const LinearCall> calls, Linears next) {
 
 bool LinearInput::takes_codes(const CpuWeight& reader) const {
   const CodeLayout codes = reader.plan.code_layout();
+  // run_gated()'s chunks are whole groups.
   return !clips_ && reader.plan.activation() == Activation::kInt8 && codes.run == 0 && codes.group > 0 &&
-         64 % codes.group == 0;  // run_gated()'s chunks are whole groups
+         (64 % codes.group == 0 || codes.group % 64 == 0);
 }
 
 Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, Glu glu, const CpuWeight* reader,
@@ -99,7 +100,7 @@ Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, Glu 
   }
   LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
   const bool fill = reader != nullptr && takes_codes(*reader);
-  if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, reader->plan.code_layout().group, isa_));
+  if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, reader->plan.code_layout(), isa_));
   LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
                                {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, multiply, *input,
                                fill ? &next_rows_.rows : nullptr, *pool_, tuner_.get(), read_ahead(next)));

@@ -227,7 +227,7 @@ Result<const float*> CudaProgram::operand(const Compiled& c, const StepInput& in
   work.codes_of_ = {x, reader.code_group(), reader.rounding};
   LOWBIT_TRY(cuda::norm_codes({work.slot(in.from) + row * reader.k, c.norm.as<float>(), in.norm->eps, m, reader.k,
                                reader.code_group(), work.codes_.as<int8_t>(), round_up(reader.k, 64),
-                               work.code_scales_.as<float>(), work.stream()}));
+                               work.code_scales_.as<float>(), work.stream(), reader.rounding.exact_scales}));
   return x;
 }
 
@@ -239,7 +239,8 @@ Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, Cud
   const int64_t ldq = round_up(w.k, 64);
   work.codes_of_ = of;
   if (of.rounding.is_default())
-    return cuda::quantize_activations(x, cuda::Element::kF32, m, w.k, w.k, of.group, codes, ldq, scales, work.stream());
+    return cuda::quantize_activations(x, cuda::Element::kF32, m, w.k, w.k, of.group, of.rounding.exact_scales, codes,
+                                      ldq, scales, work.stream());
   if (of.rounding.clipped > 0 && w.k > 1) {
     const auto out = std::clamp<int64_t>(int64_t(std::ceil(double(of.rounding.clipped) * double(w.k))), 1, w.k - 1);
     LOWBIT_TRY(cuda::clip_rows(x, m, w.k, out, work.clipped_.as<float>(), work.stream()));

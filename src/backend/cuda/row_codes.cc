@@ -45,6 +45,7 @@ Result<const float*> CudaProgram::coded(const Compiled& c, const StepInput& in, 
   call.ldscales = CudaFp8Weight::scale_stride(m);
   call.scales = work.code_scales_.as<float>();
   call.stream = work.stream();
+  call.exact_scales = reader.rounding.exact_scales;
   // Rows of a tap are shown again later, as they are before their norm.
   if (m <= 1 || (gated && in.tap >= 0) || !cuda::takes_row_codes(call)) return nullptr;
   if (call.start == cuda::RowStart::kX || todo.count != m * call.k) {

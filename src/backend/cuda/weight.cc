@@ -32,7 +32,9 @@ std::string about_halves(Halves halves) {
 }  // namespace
 
 Result<CudaKernelChoice> choose_cuda_kernel(const QTensor& w, const XSpec& x) {
-  LOWBIT_TRY_ASSIGN(DeviceKernelChoice choice, choose_device_kernel(w, {x.activation, x.group}));
+  LOWBIT_TRY_ASSIGN(DeviceKernelChoice choice, choose_device_kernel(w, {.activation = x.activation,
+                                                                        .activation_group = x.group,
+                                                                        .exact_scales = x.rounding.exact_scales}));
   if (runs_halves(w, x)) return CudaKernelChoice{std::move(choice.name), about_halves(x.rounding.halves)};
   if (x.activation == Activation::kF32) return exact_kernel(w, x.rounding.halves);
   return CudaKernelChoice{std::move(choice.name), std::move(choice.reason)};
@@ -63,6 +65,7 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
   if (weight->takes_codes()) {
     DeviceMatmulOptions options;
     options.activation_group = x.group;
+    options.exact_scales = x.rounding.exact_scales;
     options.arena = &arena;
     options.pool = &pool;
     LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, options));
@@ -158,7 +161,10 @@ WeightInfo CudaWeight::info() const {
   const int64_t bytes = takes_codes() || takes_halves()
                             ? plan.resident_bytes()
                             : values.size() + scales.size() + offsets.size() + fp8.codes.size() + fp8.scales.size();
-  const int64_t x_group = takes_codes() ? code_group() : takes_fp8() ? kFp8Block : 0;
+  const int64_t x_group = rounding.exact_scales ? kExactScaleColumns
+                          : takes_codes()       ? code_group()
+                          : takes_fp8()         ? kFp8Block
+                                                : 0;
   return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, x_group};
 }
 

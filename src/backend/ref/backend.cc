@@ -287,7 +287,8 @@ class RefBackend final : public HostBackend {
     if (weight->multiplies) {
       MatmulOptions options;
       options.activation = x.activation;
-      options.activation_group = x.group;
+      options.exact_scales = x.rounding.exact_scales;
+      options.activation_group = options.exact_scales ? kExactScaleColumns : x.group;
       options.reference = true;
       LOWBIT_TRY_ASSIGN(weight->plan, MatmulPlan::make(w, options, *pool_));
     }

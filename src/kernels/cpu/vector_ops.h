@@ -159,7 +159,8 @@ struct LaneOps : LaneLoops<L> {
   }
 
   template <bool kNorm>
-  static int32_t quantize_group(const float* x, const float* weight, F r, int64_t n, int8_t* xq, float* scale) {
+  static int32_t quantize_group(const float* x, const float* weight, F r, int64_t n, bool exact_scales, int8_t* xq,
+                                float* scale) {
     F most = L::zero();
     bool has_nan = false;
     each(
@@ -168,7 +169,7 @@ struct LaneOps : LaneLoops<L> {
           has_nan |= L::any_nan(v);
           most = L::max(L::abs(v), most);  // a NaN leaves `most` as it is
         });
-    const RowQuantizer q = row_quantizer(L::reduce_max(most), has_nan);
+    const RowQuantizer q = row_quantizer(L::reduce_max(most), has_nan, exact_scales);
     *scale = q.scale;
     if (q.inverse == 0) {
       __builtin_memset(xq, 0, size_t(n));
@@ -190,10 +191,11 @@ struct LaneOps : LaneLoops<L> {
 
   /// The usual group: two vectors, kept in registers from the maximum to the codes.
   template <bool kNorm>
-  static int32_t quantize_group_of_32(const float* x, const float* weight, F r, int8_t* xq, float* scale) {
+  static int32_t quantize_group_of_32(const float* x, const float* weight, F r, bool exact_scales, int8_t* xq,
+                                      float* scale) {
     const F v0 = element<kNorm>(x, weight, r, 0, kLanes), v1 = element<kNorm>(x, weight, r, kLanes, kLanes);
     const F most = L::max(L::abs(v0), L::max(L::abs(v1), L::zero()));
-    const RowQuantizer q = row_quantizer(L::reduce_max(most), L::any_nan(v0) || L::any_nan(v1));
+    const RowQuantizer q = row_quantizer(L::reduce_max(most), L::any_nan(v0) || L::any_nan(v1), exact_scales);
     *scale = q.scale;
     if (q.inverse == 0) {
       __builtin_memset(xq, 0, 32);
@@ -207,23 +209,23 @@ struct LaneOps : LaneLoops<L> {
   }
 
   template <bool kNorm>
-  static void quantize_all(const float* x, const float* weight, float factor, int64_t k, int64_t group, int8_t* xq,
-                           float* scales, int32_t* sums) {
+  static void quantize_all(const float* x, const float* weight, float factor, int64_t k, int64_t group,
+                           bool exact_scales, int8_t* xq, float* scales, int32_t* sums) {
     const F r = L::set(factor);
     for (int64_t at = 0; at < k; at += group, ++scales, ++sums) {
       const int64_t n = group < k - at ? group : k - at;
       const float* w = kNorm ? weight + at : nullptr;
-      *sums = n == 32 ? quantize_group_of_32<kNorm>(x + at, w, r, xq + at, scales)
-                      : quantize_group<kNorm>(x + at, w, r, n, xq + at, scales);
+      *sums = n == 32 ? quantize_group_of_32<kNorm>(x + at, w, r, exact_scales, xq + at, scales)
+                      : quantize_group<kNorm>(x + at, w, r, n, exact_scales, xq + at, scales);
     }
   }
 
   static void quantize_groups_int8(const float* x, const float* weight, float factor, int64_t k, int64_t group,
-                                   int64_t padded, int8_t* xq, float* scales, int32_t* sums) {
+                                   int64_t padded, bool exact_scales, int8_t* xq, float* scales, int32_t* sums) {
     if (weight == nullptr) {
-      quantize_all<false>(x, weight, factor, k, group, xq, scales, sums);
+      quantize_all<false>(x, weight, factor, k, group, exact_scales, xq, scales, sums);
     } else {
-      quantize_all<true>(x, weight, factor, k, group, xq, scales, sums);
+      quantize_all<true>(x, weight, factor, k, group, exact_scales, xq, scales, sums);
     }
     if (padded > k) __builtin_memset(xq + k, 0, size_t(padded - k));
   }

@@ -68,6 +68,23 @@ __device__ __forceinline__ Quantizer quantizer_of(uint32_t largest) {
   return {__fdiv_rn(a, 127.0f), __fdiv_rn(127.0f, a)};
 }
 
+/// exact_scale() of kernels/vector_math.h.
+__device__ __forceinline__ float exact_scale(float scale) {
+  constexpr uint32_t kDropped = (1u << 18) - 1;
+  return bits_to_f32((f32_to_bits(scale) + kDropped) & ~kDropped);
+}
+/// The quantizer of codes with exact scales, of that without.
+__device__ __forceinline__ Quantizer exact_quantizer(const Quantizer& q) {
+  if (q.inverse == 0.0f) return q;
+  const float scale = exact_scale(q.scale);
+  return {scale, __fdiv_rn(1.0f, scale)};
+}
+/// Lanes of four columns each: the largest magnitude of the 128 columns that a warp has, where they share a scale,
+/// else `most`, that of the 32 columns of eight lanes. All lanes.
+__device__ __forceinline__ uint32_t largest_of_exact(uint32_t most, bool exact_scales) {
+  return exact_scales ? __reduce_max_sync(0xffffffffu, most) : most;
+}
+
 __device__ __forceinline__ int quantize_one(float v, float inverse) {
   return inverse == 0.0f ? 0 : __float2int_rn(__fmul_rn(v, inverse));
 }

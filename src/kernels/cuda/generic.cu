@@ -167,7 +167,8 @@ struct QuantizeArgs {
   const void* x;
   Element element;
   int64_t m, k, ldx, group, groups;
-  bool aligned;  // every scale's columns begin at a multiple of four elements, in x and in codes
+  bool aligned;       // every scale's columns begin at a multiple of four elements, in x and in codes
+  bool exact_scales;  // RowCodes
   int8_t* codes;
   int64_t ldq;
   float* scales;
@@ -183,11 +184,13 @@ __global__ void quantize_rows(const __grid_constant__ QuantizeArgs a) {
   const unsigned lane = threadIdx.x & 31, step = 4 * blockDim.x;
   const int64_t row = at / a.groups, g = at - row * a.groups, begin = g * a.group, end = min(a.k, begin + a.group);
   const int64_t padded = g + 1 < a.groups ? end : a.ldq, x = row * a.ldx;
+  const int64_t of_scale = a.exact_scales ? g / 4 * 4 * a.group : begin,
+                end_of_scale = a.exact_scales ? min(a.k, of_scale + 4 * a.group) : end;
   float v[4];
   uint32_t largest = 0;
 #pragma unroll 4
-  for (int64_t k = begin + 4 * threadIdx.x; k < end; k += step) {
-    load_four(a.x, a.element, x + k, x + end, a.aligned, v);
+  for (int64_t k = of_scale + 4 * threadIdx.x; k < end_of_scale; k += step) {
+    load_four(a.x, a.element, x + k, x + end_of_scale, a.aligned, v);
 #pragma unroll
     for (int i = 0; i < 4; ++i) largest = max(largest, magnitude_bits(v[i]));
   }
@@ -197,7 +200,8 @@ __global__ void quantize_rows(const __grid_constant__ QuantizeArgs a) {
     __syncthreads();
     largest = __reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? of_warps[lane] : 0);
   }
-  const Quantizer q = quantizer_of(largest);
+  Quantizer q = quantizer_of(largest);
+  if (a.exact_scales) q = exact_quantizer(q);
 #pragma unroll 4
   for (int64_t k = begin + 4 * threadIdx.x; k < padded; k += step) {
     load_four(a.x, a.element, x + k, x + end, a.aligned, v);  // zeros from the end on
@@ -243,7 +247,8 @@ cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, bool co
 }
 
 cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
-                            int8_t* codes, int64_t ldq, float* scales, bool overlap, cudaStream_t stream) {
+                            bool exact_scales, int8_t* codes, int64_t ldq, float* scales, bool overlap,
+                            cudaStream_t stream) {
   const int64_t width = group > 0 ? group : std::max<int64_t>(k, 1);
   const int64_t groups = std::max<int64_t>(1, (k + width - 1) / width), count = m * groups;
   if (count == 0) return cudaSuccess;
@@ -252,7 +257,7 @@ cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k
   const int64_t four = element == Element::kF32 ? 16 : 8;
   const bool aligned = reinterpret_cast<uintptr_t>(x) % four == 0 && reinterpret_cast<uintptr_t>(codes) % 4 == 0 &&
                        (m == 1 || (ldx % 4 == 0 && ldq % 4 == 0)) && (groups == 1 || group % 4 == 0);
-  const QuantizeArgs a = {x, element, m, k, ldx, width, groups, aligned, codes, ldq, scales};
+  const QuantizeArgs a = {x, element, m, k, ldx, width, groups, aligned, exact_scales, codes, ldq, scales};
   const unsigned threads = width <= 256 ? 32 : width <= 2048 ? 256 : 1024, rows = threads == 32 ? kWarps : 1;
   return launch(quantize_rows, dim3(static_cast<unsigned>((count + rows - 1) / rows)), dim3(threads, rows), 0, stream,
                 overlap && device.bulk_copies, a);

@@ -35,6 +35,7 @@ cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, bool co
 /// x [m, ldx] -> codes [m, ldq], zeros from k on; scales [m] or, with group > 0, [m, groups]. Lets the next kernel
 /// start at once.
 cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
-                            int8_t* codes, int64_t ldq, float* scales, bool overlap, cudaStream_t stream);
+                            bool exact_scales, int8_t* codes, int64_t ldq, float* scales, bool overlap,
+                            cudaStream_t stream);
 
 }  // namespace lowbit::cuda

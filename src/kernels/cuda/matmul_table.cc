@@ -55,6 +55,7 @@ constexpr int kGemvAdd = [] {
 
 template <int B>
 const char* gemv_refuses(const MatmulShape& s) {
+  if (s.exact_scales) return "exact scales of x";
   if (s.n > kLargestExtent || s.k > kLargestExtent) return "extents over 2^30";
   if (s.groups > 1) {
     const int64_t blocks = s.group / 32;
@@ -182,10 +183,10 @@ Status generic_run(const Matmul& call) {
     const auto at = quantized_workspace(call.m, call.w.k, call.x_groups ? call.w.groups : 1);
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales_at);
-    if (auto s =
-            check_cuda(launch_quantize(call.x, call.x_element, call.m, call.w.k, call.ldx,
-                                       call.x_groups ? call.w.group : 0, codes, at.ldq, scales, call.overlap, stream),
-                       "quantize activations");
+    if (auto s = check_cuda(
+            launch_quantize(call.x, call.x_element, call.m, call.w.k, call.ldx, call.x_groups ? call.w.group : 0,
+                            call.exact_scales, codes, at.ldq, scales, call.overlap, stream),
+            "quantize activations");
         !s)
       return s;
     a.x = codes;
@@ -289,9 +290,10 @@ GemvCodes gemv_codes(const MatmulKernel& kernel) {
 }
 
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
-                            int8_t* codes, int64_t ldq, float* scales, void* stream) {
-  return check_cuda(launch_quantize(x, element, m, k, ldx, group, codes, ldq, scales, true, as_stream(stream)),
-                    "quantize activations");
+                            bool exact_scales, int8_t* codes, int64_t ldq, float* scales, void* stream) {
+  return check_cuda(
+      launch_quantize(x, element, m, k, ldx, group, exact_scales, codes, ldq, scales, true, as_stream(stream)),
+      "quantize activations");
 }
 
 }  // namespace lowbit::cuda

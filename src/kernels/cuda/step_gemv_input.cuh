@@ -42,10 +42,14 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
   for (int d = 1; d < 8; d *= 2)
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) most[i] = max(most[i], __shfl_xor_sync(0xffffffffu, most[i], d));
+  if (p.exact_scales)
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) most[i] = largest_of_exact(most[i], true);
   uint32_t own = most[0];
 #pragma unroll
   for (int i = 1; i < kQuads; ++i) own = lane == i ? most[i] : own;
-  const Quantizer q = step_quantizer(own);
+  Quantizer q = step_quantizer(own);
+  if (p.exact_scales) q = exact_quantizer(q);
   const int x_group = step_gemv_column<kThreads>(first, lane) / 32;
   if (lane < kQuads && 32 * x_group < end) reinterpret_cast<float*>(shared + p.x_scales_at)[x_group] = q.scale;
 #pragma unroll

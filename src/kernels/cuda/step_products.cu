@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kSpreadBytes = 16;   // behind a row of codes: rows in different banks
 constexpr int kStepGemvTeams = 2;  // of a multiprocessor
+constexpr int64_t kExactColumns = 128;
 
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
@@ -119,6 +120,7 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
   args.k_blocks = static_cast<int>(ceil_div(first.w.k, 128));
   args.x_group_count = static_cast<int>(first.w.groups);
   args.looks_up = looks_up(bits_of(call));
+  args.exact_scales = first.exact_scales;
   args.per_scale = static_cast<int>(std::clamp<int64_t>(first.w.groups_per_scale, 1, first.w.groups));
   args.weight_groups = static_cast<int>(ceil_div(args.x_group_count, args.per_scale));
   args.end = call.end;
@@ -154,10 +156,13 @@ ProductArgs args_of(const StepProducts& call, const Device& device) {
 
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
-  return part.x_groups && part.spread == 0 && w.groups > 1 && w.group == kActivationGroupColumns &&
-         (bits_of(call) != kTable || split_table(part.table)) && w.offsets == nullptr && w.k == first.k &&
-         w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
-         part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
+  // A warp makes the codes of 128 columns: of one row where they share a scale.
+  const bool alone = !part.exact_scales || call.rows == nullptr || part.m == 1 || w.k % kExactColumns == 0;
+  return alone && part.x_groups && part.exact_scales == call.parts[0].exact_scales && part.spread == 0 &&
+         w.groups > 1 && w.group == kActivationGroupColumns && (bits_of(call) != kTable || split_table(part.table)) &&
+         w.offsets == nullptr && w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale &&
+         part.m == call.parts[0].m && part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) &&
+         w.k <= (1 << 20);
 }
 
 template <int Bits, int kTiles>
@@ -197,7 +202,8 @@ bool takes_step_products(const StepProducts& call) {
 bool leaves_codes(const StepProducts& call) {
   const int64_t n = call.parts[0].w.n;
   Device device{};
-  if (!gates(call.end) || takes_bit_step(call) || takes_half_step(call) || n % 64 != 0 ||
+  // The layer behind one with exact scales has such, too: of 128 columns, more than a block has at a time.
+  if (!gates(call.end) || takes_bit_step(call) || takes_half_step(call) || n % 64 != 0 || call.parts[0].exact_scales ||
       current_device(&device) != cudaSuccess)
     return false;
   int8_t code = 0;

@@ -46,6 +46,7 @@ struct ProductArgs {
   float eps;
   int m, k, k_blocks, x_group_count, per_scale, weight_groups;
   bool looks_up;            // kTable or kTrellis
+  bool exact_scales;        // RowCodes
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
@@ -217,7 +218,9 @@ __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint
           max(max(magnitude_bits(v[i].x), magnitude_bits(v[i].y)), max(magnitude_bits(v[i].z), magnitude_bits(v[i].w)));
 #pragma unroll
       for (int d = 1; d < 8; d *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, d));
-      const Quantizer q = quantizer_of(most);
+      most = largest_of_exact(most, p.exact_scales);
+      Quantizer q = quantizer_of(most);
+      if (p.exact_scales) q = exact_quantizer(q);
       if (!inside) continue;
       const auto code = [&](float x) { return static_cast<uint32_t>(quantize_one(x, q.inverse)); };
       *reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_offset(column)) = __byte_perm(

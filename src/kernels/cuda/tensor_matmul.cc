@@ -66,7 +66,7 @@ GemmProblem problem_of(FormatId format, GemmActivation activation, const MatmulS
   p.x = place - reinterpret_cast<uintptr_t>(place) % 16 + 16;
   p.ldx = p.ldy = round_up(std::max<int64_t>(s.k, 1), 128);
   p.x_scale_group_stride = s.x_groups ? 1 : 0, p.x_scale_row_stride = s.x_groups ? s.groups : 1;
-  p.whole_sums = s.spread > 0;
+  p.whole_sums = s.spread > 0, p.exact_x_scales = s.exact_scales;
   return p;
 }
 
@@ -116,14 +116,23 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
   p.y = call.y;
   p.output = gemm_output(call.y_element);
   p.ldy = std::max(call.ldy, w.n);
-  p.overlap_previous = call.overlap;
+  p.overlap_previous = call.overlap, p.exact_x_scales = call.exact_scales;
   return p;
 }
 
 MatmulShape shape_of(const Matmul& call) {
   const Weight& w = call.w;
-  return {call.m,      w.n,     w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale,
-          call.spread, call.x_k};
+  return {call.m,
+          w.n,
+          w.k,
+          w.group,
+          w.groups,
+          w.offsets != nullptr,
+          call.x_groups,
+          w.groups_per_scale,
+          call.spread,
+          call.x_k,
+          call.exact_scales};
 }
 
 // ---- int8: codes and scales in the workspace when x comes as floats, sums of x when there are offsets
@@ -172,7 +181,7 @@ Status run_spread(FormatId format, const Matmul& call) {
   if (call.x_element != Element::kInt8) {
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales);
-    LOWBIT_TRY(check_cuda(launch_quantize(call.x, call.x_element, call.m, call.x_k, call.ldx, call.spread, codes,
+    LOWBIT_TRY(check_cuda(launch_quantize(call.x, call.x_element, call.m, call.x_k, call.ldx, call.spread, false, codes,
                                           at.ldq, scales, call.overlap, stream),
                           "quantize activations"));
     spread.codes = codes, spread.scales = scales, spread.ldx = at.ldq;
@@ -202,9 +211,10 @@ Status run_int8(FormatId format, const Matmul& call) {
   if (call.x_element != Element::kInt8) {
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales);
-    if (auto s = check_cuda(launch_quantize(call.x, call.x_element, call.m, w.k, call.ldx, call.x_groups ? group : 0,
-                                            codes, at.ldq, scales, call.overlap, as_stream(call.stream)),
-                            "quantize activations");
+    if (auto s =
+            check_cuda(launch_quantize(call.x, call.x_element, call.m, w.k, call.ldx, call.x_groups ? group : 0,
+                                       call.exact_scales, codes, at.ldq, scales, call.overlap, as_stream(call.stream)),
+                       "quantize activations");
         !s)
       return s;
     p.x = codes;

@@ -50,7 +50,8 @@ const std::vector<MatmulKernel>& matmul_kernels() {
   static const std::vector<MatmulKernel> none;
   return none;
 }
-Status quantize_activations(const void*, Element, int64_t, int64_t, int64_t, int64_t, int8_t*, int64_t, float*, void*) {
+Status quantize_activations(const void*, Element, int64_t, int64_t, int64_t, int64_t, bool, int8_t*, int64_t, float*,
+                            void*) {
   return not_built();
 }
 int64_t binary_tile_bytes(int64_t, int64_t) { return 0; }

@@ -145,7 +145,7 @@ void f32_to_f16_n(const float* x, int64_t n, uint16_t* y) {
 }
 
 void quantize_groups_int8(const float* x, const float* weight, float factor, int64_t k, int64_t group, int64_t padded,
-                          int8_t* xq, float* scales, int32_t* sums) {
+                          bool exact_scales, int8_t* xq, float* scales, int32_t* sums) {
   const auto element = [&](int64_t i) { return weight == nullptr ? x[i] : x[i] * factor * weight[i]; };
   for (int64_t first = 0; first < k; first += group) {
     const int64_t last = std::min(first + group, k);
@@ -156,7 +156,7 @@ void quantize_groups_int8(const float* x, const float* weight, float factor, int
       has_nan |= v != v;
       absmax = magnitude > absmax ? magnitude : absmax;
     }
-    const RowQuantizer q = row_quantizer(absmax, has_nan);
+    const RowQuantizer q = row_quantizer(absmax, has_nan, exact_scales);
     scales[first / group] = q.scale;
     sums[first / group] = 0;
     for (int64_t i = first; i < last; ++i) {

@@ -79,7 +79,7 @@ inline Codes quantize(const Case& c, const std::vector<float>& x, int64_t group,
       const int64_t first = g * group, n = std::min(group, c.k - first);
       int32_t sum = 0;
       vector_ops(Isa::kScalar)
-          .quantize_groups_int8(x.data() + m * c.ldx + first, nullptr, 1.0f, n, n, n,
+          .quantize_groups_int8(x.data() + m * c.ldx + first, nullptr, 1.0f, n, n, n, false,
                                 q.values.data() + m * c.ldx + first, &q.scales[size_t(m * groups + g)], &sum);
     }
   return q;

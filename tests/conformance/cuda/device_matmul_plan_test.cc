@@ -162,7 +162,7 @@ TEST(Device, QuantizedActivationsEqualTheCpus) {
     std::vector<int8_t> codes(size_t(c.m * c.ldx + 1));
     std::vector<float> scales(size_t(c.m * groups + 1));
     Buffer q = on_device(codes.data(), codes.size()), s = on_device(scales.data(), 4 * scales.size());
-    ASSERT_TRUE(cuda::quantize_activations(in.data(), Element::kF32, c.m, c.k, c.ldx, seed % 3 == 0 ? 32 : 0,
+    ASSERT_TRUE(cuda::quantize_activations(in.data(), Element::kF32, c.m, c.k, c.ldx, seed % 3 == 0 ? 32 : 0, false,
                                            q.as<int8_t>(), c.ldx, s.as<float>(), nullptr));
     ASSERT_TRUE(cuda::download(codes.data(), q, int64_t(codes.size())));
     ASSERT_TRUE(cuda::download(scales.data(), s, int64_t(4 * scales.size())));

@@ -51,7 +51,7 @@ TEST(CudaPrograms, EveryFormatWithEveryKindOfActivation) {
                               {.group = 0},
                               {.group = 32, .rounding = {7, 0}},
                               {.group = 0, .rounding = {127, 0.01F}},
-                              {.group = 32, .as_trained = true}};
+                              {.group = 32, .by_weight = true}};
   for (const FormatId format :
        {FormatId::kF16, FormatId::kBf16, FormatId::kInt8, FormatId::kInt4, FormatId::kUint4, FormatId::kInt3,
         FormatId::kInt2, FormatId::kInt3Odd, FormatId::kInt2Odd, FormatId::kBinary, FormatId::kTernary,

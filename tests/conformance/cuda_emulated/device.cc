@@ -86,14 +86,18 @@ Status Graph::launch(void*) const {
 Result<Stream> Stream::create() { return Stream(nullptr); }
 Stream::~Stream() { handle_ = nullptr; }
 
-Status quantize_activations(const void* x, Element, int64_t m, int64_t k, int64_t ldx, int64_t group, int8_t* codes,
-                            int64_t ldq, float* scales, void*) {
+Status quantize_activations(const void* x, Element, int64_t m, int64_t k, int64_t ldx, int64_t group, bool exact_scales,
+                            int8_t* codes, int64_t ldq, float* scales, void*) {
   fibers::now_or_recorded([=] {
-    const int64_t width = group > 0 ? group : k, groups = (k + width - 1) / width;
+    const int64_t shared = exact_scales ? 4 : 1, width = shared * (group > 0 ? group : k),
+                  groups = (k + width / shared - 1) / (width / shared);
     std::vector<int32_t> sums(static_cast<size_t>(groups));
-    for (int64_t r = 0; r < m; ++r)
+    for (int64_t r = 0; r < m; ++r) {
+      float* const of_row = scales + r * groups;
       ref_table().vector->quantize_groups_int8(static_cast<const float*>(x) + r * ldx, nullptr, 1.0f, k, width, ldq,
-                                               codes + r * ldq, scales + r * groups, sums.data());
+                                               exact_scales, codes + r * ldq, of_row, sums.data());
+      for (int64_t g = groups - 1; g > 0; --g) of_row[g] = of_row[g / shared];
+    }
   });
   return {};
 }
@@ -211,8 +215,8 @@ Status step_products(const StepProducts& call) {
       std::copy_n(call.rows, x.size(), x.data());
     }
     if (call.rows != nullptr)
-      (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.x_groups ? first.w.group : 0, codes.data(),
-                                 ldq, scales.data(), nullptr);
+      (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.x_groups ? first.w.group : 0,
+                                 first.exact_scales, codes.data(), ldq, scales.data(), nullptr);
     std::vector<std::vector<float>> y;
     for (int i = 0; i < call.count; ++i) {
       Matmul part = call.parts[size_t(i)];
@@ -234,7 +238,7 @@ Status step_products(const StepProducts& call) {
       }
     }
     if (call.y_codes != nullptr)
-      (void)quantize_activations(first.y, Element::kF32, 1, first.w.n, first.w.n, 32, call.y_codes, first.w.n,
+      (void)quantize_activations(first.y, Element::kF32, 1, first.w.n, first.w.n, 32, false, call.y_codes, first.w.n,
                                  call.y_scales, nullptr);
   });
   return {};

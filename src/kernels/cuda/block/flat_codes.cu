@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
   for (int i = 0; i < kQuads; ++i) {
     const int64_t at = first + i * kFlatThreads;
     const Quad v = start_quad<kStart>(x[i], other[i]);
-    const GroupCodes of = group_codes<kE4m3>(v, largest_of_quad(v));
+    const GroupCodes of = group_codes<kE4m3>(v, largest_of_quad(v), call.exact_scales);
     if (at >= quads) continue;
     if constexpr (kStart == RowStart::kSum) store_quad(call.x + 4 * at, v);
     reinterpret_cast<uint32_t*>(call.codes)[at] = of.word;

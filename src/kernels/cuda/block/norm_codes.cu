@@ -49,7 +49,9 @@ __device__ __forceinline__ void write_quads(const NormCodes& call, const float* 
     uint32_t most =
         max(max(magnitude_bits(v[0]), magnitude_bits(v[1])), max(magnitude_bits(v[2]), magnitude_bits(v[3])));
     for (int w = 1; w < 8; w *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
-    const Quantizer q = quantizer_of(most);
+    most = largest_of_exact(most, call.exact_scales);
+    Quantizer q = quantizer_of(most);
+    if (call.exact_scales) q = exact_quantizer(q);
     if (column >= 4 * quads) continue;
     uint32_t word = 0;
 #pragma unroll
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
 #pragma unroll 4
   for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = __fmul_rn(__fmul_rn(row[i], by), norm[i]);
   __syncthreads();
-  if (groups == 1) {
+  if (groups == 1 && !call.exact_scales) {
     uint32_t most = largest_bits(row, thread, call.k, kCodeThreads);
     for (int w = kLanes / 2; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
     if (thread % kLanes == 0) largest[thread / kLanes] = most;
@@ -98,10 +100,13 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
   for (int64_t first = 0; first < groups; first += halves) {
     const int64_t g = first + thread / kLanes, begin = min(g * call.group, call.k),
                   end = min(begin + call.group, call.k);
-    uint32_t most = largest_bits(row, begin + lane, end, kLanes);
+    const int64_t first_of_scale = call.exact_scales ? min(g / 4 * 4 * call.group, call.k) : begin,
+                  end_of_scale = call.exact_scales ? min(first_of_scale + 4 * call.group, call.k) : end;
+    uint32_t most = largest_bits(row, first_of_scale + lane, end_of_scale, kLanes);
     for (int w = kLanes / 2; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
     if (g >= groups) continue;
-    const Quantizer q = quantizer_of(most);
+    Quantizer q = quantizer_of(most);
+    if (call.exact_scales) q = exact_quantizer(q);
     write_codes(call, row, begin + lane, g + 1 == groups ? call.ldq : end, kLanes, q);
     if (lane == 0) scales[g] = q.scale;
   }

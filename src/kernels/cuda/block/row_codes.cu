@@ -20,6 +20,7 @@ constexpr int kRowQuads = 5;           // of a thread, at most
 constexpr int kMostRowThreads = 1024;  // of a row
 constexpr int kRowsOfABlock = 4;       // where a warp takes a row
 constexpr int kRowWarps = kMostRowThreads / 32;
+constexpr int64_t kExactColumns = 128;  // of a warp
 
 /// Threads that take a row of k columns, and the quads of each; no threads: it is too long.
 struct RowShape {
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     if (whole)
       of.word = codes_of_quad(v[i], q.inverse);
     else
-      of = group_codes<kE4m3>(v[i], column < k ? largest_of_quad(v[i]) : 0);
+      of = group_codes<kE4m3>(v[i], column < k ? largest_of_quad(v[i]) : 0, call.exact_scales);
     if (column >= ldq) continue;
     codes[column / 4] = column < k ? of.word : 0;
     if (!whole && column % kGroup == 0 && column < k)
@@ -155,14 +156,15 @@ cudaError_t start_rows_of(const RowCodes& call, const Device& device) {
 int group_of(const RowCodes& call) { return call.e4m3 ? kCodeGroup<true> : kCodeGroup<false>; }
 
 bool is_flat(const RowCodes& call) {
-  return call.norm == nullptr && call.group == group_of(call) && call.k % call.group == 0 && call.ldq == call.k;
+  const int64_t whole = call.exact_scales ? kExactColumns : call.group;
+  return call.norm == nullptr && call.group == group_of(call) && call.k % whole == 0 && call.ldq == call.k;
 }
 
 }  // namespace
 
 bool takes_row_codes(const RowCodes& call) {
   if (call.k <= 0 || call.k % 4 != 0 || call.ldq % 4 != 0) return false;
-  if (call.group != group_of(call) && (call.e4m3 || call.group != 0)) return false;
+  if (call.group != group_of(call) && (call.e4m3 || call.exact_scales || call.group != 0)) return false;
   return is_flat(call) || row_shape(call.k, false).threads > 0;
 }
 

@@ -66,10 +66,12 @@ struct GroupCodes {
   float scale;
 };
 template <bool kE4m3>
-__device__ __forceinline__ GroupCodes group_codes(const Quad& v, uint32_t most) {
+__device__ __forceinline__ GroupCodes group_codes(const Quad& v, uint32_t most, bool exact_scales) {
   most = largest_of_neighbours<kCodeGroup<kE4m3> / 4>(most);
   if constexpr (!kE4m3) {
-    const Quantizer q = quantizer_of(most);
+    most = largest_of_exact(most, exact_scales);
+    Quantizer q = quantizer_of(most);
+    if (exact_scales) q = exact_quantizer(q);
     return {codes_of_quad(v, q.inverse), q.scale};
   } else {
     const float scale = fp8_scale(__uint_as_float(most), false);

@@ -60,6 +60,8 @@ struct GemmProblem {
   int64_t x_scale_row_stride = 1, x_scale_group_stride = 0;
   /// Activation groups that share a scale of the weights share one of x, too: their sum is one integer.
   bool whole_sums = false;
+  /// They share one of x that makes both ways the same bits (docs/numerics.md#activations): kernels may take either.
+  bool exact_x_scales = false;
   const float* x_sums = nullptr;  // with offsets: sum of x (int8: of the integers) per group, [m, groups], contiguous
   const float* bias = nullptr;
   void* y = nullptr;

@@ -162,6 +162,10 @@ std::vector<uint8_t> CaseData::draw(uint64_t seed) {
                                                                     : random.below(255) - 127);
     x_scale_.resize(size_t(c.m * (c.x_groups ? groups_ : 1)));
     for (float& s : x_scale_) s = (0.5f + random.unit()) * 0.02f;
+    for (int64_t i = 0; c.exact_x_scales && i < c.m * groups_; ++i) {  // one of six bits for all that share a scale
+      const int64_t first = i - i % groups_ % c.per_scale;
+      x_scale_[size_t(i)] = bits_to_f32(f32_to_bits(x_scale_[size_t(first)]) & ~0x3ffffu);
+    }
   } else {
     xh_.assign(size_t(c.x_shift + c.m * ldx_ + 16), 0x7fff);
     for (int64_t m = 0; m < c.m; ++m)
@@ -259,7 +263,7 @@ GemmProblem CaseData::problem(int copy) const {
   p.x_scale_row_stride = c_.x_groups ? groups_ : 1, p.x_scale_group_stride = c_.x_groups ? 1 : 0;
   p.x_sums = d_x_sums_, p.bias = d_bias_;
   p.y = d_y_, p.output = c_.output, p.ldy = ldy_;
-  p.overlap_previous = c_.overlap;
+  p.overlap_previous = c_.overlap, p.exact_x_scales = c_.exact_x_scales;
   return p;
 }
 

@@ -20,6 +20,7 @@ struct GemmCase {
   int64_t x_pad = 0, y_pad = 0, x_shift = 0;  // elements behind each row; first element of x
   // int8, scales of x per group of 32 columns: that many share a scale of the weights; 0: each has its own
   int64_t per_scale = 0;
+  bool exact_x_scales = false;  // of those: GemmProblem
   bool x_groups = false, offsets = false, bias = false, extremes = false, overlap = false;
   std::string text() const;
 };

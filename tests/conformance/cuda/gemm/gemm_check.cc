@@ -201,6 +201,8 @@ void run_activation_groups(Tally& tally) {
   if (below(10) == 0)  // blocks take several tiles
     c.m = 1000 + below(1000), c.n = 1200 + below(1000), c.k = 1 + below(700);
   c.x_groups = true, c.per_scale = kPerScale[below(7)];
+  c.exact_x_scales = c.per_scale == 4 && c.format != FormatId::kInt8 && c.format != FormatId::kCodebook4 &&
+                     c.format != FormatId::kTrellis2 && below(2) == 0;
   c.offsets = below(5) == 0, c.bias = below(2) == 0, c.extremes = below(8) == 0, c.y_pad = below(3);
   if (below(4) != 0)
     c.x_pad = (16 - c.k % 16) % 16;

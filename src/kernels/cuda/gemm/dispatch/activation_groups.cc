@@ -119,6 +119,7 @@ GemmStatus launch_activation_groups(const GemmProblem& p, int64_t per_scale, Act
   CUtensorMap map;
   if (wgmma && (!has_wgmma_activation_groups(device.arch) || !args.x_aligned || args.offsets != nullptr))
     return GemmStatus::kUnsupported;
+  if (tile >= ActivationGroupTile::kWhole128x64 && !p.exact_x_scales) return GemmStatus::kUnsupported;
   if (wgmma && !make_map(p, int(tokens), &map)) return GemmStatus::kCudaError;
   config.gridDim = tile < ActivationGroupTile::k64x32
                        ? dim3(unsigned(args.n_tiles), unsigned(args.m_tiles))

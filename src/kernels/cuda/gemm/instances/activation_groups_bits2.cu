@@ -2,5 +2,6 @@
 #include "kernels/cuda/gemm/instances/activation_groups_list.cuh"
 
 namespace lowbit::cuda {
-const ActivationGroupKernel kActivationGroupsBits2[kActivationGroupInstances] = LOWBIT_ACTIVATION_GROUP_KERNELS(2);
+const ActivationGroupKernel kActivationGroupsBits2[kActivationGroupInstances + kActivationGroupWholeInstances] = {
+    LOWBIT_ACTIVATION_GROUP_KERNELS(2), LOWBIT_ACTIVATION_GROUP_WHOLE(2)};
 }  // namespace lowbit::cuda

@@ -2,5 +2,6 @@
 #include "kernels/cuda/gemm/instances/activation_groups_list.cuh"
 
 namespace lowbit::cuda {
-const ActivationGroupKernel kActivationGroupsBits4[kActivationGroupInstances] = LOWBIT_ACTIVATION_GROUP_KERNELS(4);
+const ActivationGroupKernel kActivationGroupsBits4[kActivationGroupInstances + kActivationGroupWholeInstances] = {
+    LOWBIT_ACTIVATION_GROUP_KERNELS(4), LOWBIT_ACTIVATION_GROUP_WHOLE(4)};
 }  // namespace lowbit::cuda

@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_skinny.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_split.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_wgmma.cuh"
+#include "kernels/cuda/gemm/mainloop/gemm_activation_groups_whole.cuh"
 
 namespace lowbit::cuda {
 
@@ -21,6 +22,11 @@ template <int Bits, int PerScale, int ColumnTiles>
 ActivationGroupKernel activation_group_wgmma(ActivationGroupTile name) {
   using Tile = ActivationGroupTileOf<Bits, PerScale, 1, ColumnTiles, 8, 1, 1>;
   return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups_wgmma<Tile>));
+}
+template <int Bits, int ColumnTiles>
+ActivationGroupKernel activation_group_whole(ActivationGroupTile name) {
+  using Tile = ActivationGroupTileOf<Bits, 4, 1, ColumnTiles, 8, 1, 1>;
+  return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups_whole<Tile>));
 }
 template <int Bits, int PerScale, int RowTiles, int ColumnTiles, int RowWarps, int KWarps>
 ActivationGroupKernel activation_group_split(ActivationGroupTile name) {
@@ -48,12 +54,13 @@ ActivationGroupKernel activation_group_skinny() {
       activation_group_many<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::k64x32),     \
       activation_group_wgmma<BITS, PER_SCALE, 8>(ActivationGroupTile::kWgmma128x64), \
       activation_group_wgmma<BITS, PER_SCALE, 16>(ActivationGroupTile::kWgmma128x128)
-#define LOWBIT_ACTIVATION_GROUP_KERNELS(BITS)                                           \
-  {                                                                                     \
-    LOWBIT_ACTIVATION_GROUP_MANY(BITS, 0), LOWBIT_ACTIVATION_GROUP_MANY(BITS, 2),       \
-        LOWBIT_ACTIVATION_GROUP_MANY(BITS, 4), LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 1),  \
-        LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 2), LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 4), \
-        activation_group_skinny<BITS, true>(), activation_group_skinny<BITS, false>()   \
-  }
+#define LOWBIT_ACTIVATION_GROUP_KERNELS(BITS)                                                                          \
+  LOWBIT_ACTIVATION_GROUP_MANY(BITS, 0), LOWBIT_ACTIVATION_GROUP_MANY(BITS, 2), LOWBIT_ACTIVATION_GROUP_MANY(BITS, 4), \
+      LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 1), LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 2),                                  \
+      LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 4), activation_group_skinny<BITS, true>(),                                   \
+      activation_group_skinny<BITS, false>()
+#define LOWBIT_ACTIVATION_GROUP_WHOLE(BITS)                           \
+  activation_group_whole<BITS, 8>(ActivationGroupTile::kWhole128x64), \
+      activation_group_whole<BITS, 16>(ActivationGroupTile::kWhole128x128)
 
 }  // namespace lowbit::cuda

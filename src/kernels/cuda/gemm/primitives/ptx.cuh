@@ -100,6 +100,13 @@ __device__ __forceinline__ void send_quad(uint32_t address, float4 v, uint32_t b
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }
+/// barrier_arrive() without a branch, where ptxas takes one between products for a divergent path (C7520).
+__device__ __forceinline__ void barrier_arrive_if(bool arrives, uint32_t barrier) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %0, 0; @p mbarrier.arrive.shared::cta.b64 _, [%1]; }" ::"r"(int{arrives}),
+      "r"(barrier)
+      : "memory");
+}
 /// One thread of a converged warp. The compiler knows that it is one, as it does not of a comparison with threadIdx.
 __device__ __forceinline__ bool elected() {
   uint32_t yes;

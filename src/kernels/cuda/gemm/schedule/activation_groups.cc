@@ -37,14 +37,17 @@ constexpr Microseconds kMicroseconds[][3] = {
     {{50, 29.7}, {50, 31.4}, {64, 47}},     // k128x64
     {{30.5, 29.5}, {32, 31.3}, {36, 35}},   // kWgmma128x64
     {{47, 45.6}, {53, 50.3}, {60, 58}},     // kWgmma128x128
+    {{18, 15}, {}, {}},                     // kWhole128x64
+    {{26, 22}, {}, {}},                     // kWhole128x128
 };
 
 std::span<const ActivationGroupKernel> kernels_of(int bits) {
   constexpr size_t kAll = kActivationGroupInstances;
   if (bits == kTable) return {kActivationGroupsTable, kActivationGroupTableInstances};
   if (bits == kTrellis) return {kActivationGroupsTrellis, kActivationGroupTableInstances};
-  return bits == 2   ? std::span{kActivationGroupsBits2, kAll}
-         : bits == 4 ? std::span{kActivationGroupsBits4, kAll}
+  constexpr size_t kWithWhole = kAll + kActivationGroupWholeInstances;
+  return bits == 2   ? std::span{kActivationGroupsBits2, kWithWhole}
+         : bits == 4 ? std::span{kActivationGroupsBits4, kWithWhole}
          : bits == 8 ? std::span{kActivationGroupsBits8, kAll}
                      : std::span<const ActivationGroupKernel>{};
 }
@@ -118,6 +121,7 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
     if (kernel == nullptr || kernel->shared_bytes > device_shared || (p.whole_sums && !is_stream(tile))) continue;
     if (is_stream(tile) ? arch != 90 || !can_stream(p, kernel->tokens) : skinny && p.m <= 2) continue;
+    if (tile >= ActivationGroupTile::kWhole128x64 && !p.exact_x_scales) continue;
     if (tile >= ActivationGroupTile::kWgmma128x64 && (!has_wgmma_activation_groups(arch) || p.w.offsets != nullptr))
       continue;
     consider(tile, kernel->rows, kernel->tokens);

@@ -12,7 +12,8 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26, kActivationGroupTableInstances = 6;
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26, kActivationGroupTableInstances = 6,
+                     kActivationGroupWholeInstances = 2;  // of 2 and 4 bits
 inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
                      kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
 
@@ -40,8 +41,10 @@ enum class ActivationGroupTile : uint8_t {
   k128x64,
   kWgmma128x64,  // from here on: sm_90a; x with rows at multiples of 16 bytes, no offsets
   kWgmma128x128,
+  kWhole128x64,  // those, and exact_x_scales, four activation groups to a scale
+  kWhole128x128,
 };
-inline constexpr ActivationGroupTile kLastActivationGroupTile = ActivationGroupTile::kWgmma128x128;
+inline constexpr ActivationGroupTile kLastActivationGroupTile = ActivationGroupTile::kWhole128x128;
 inline constexpr const char* kActivationGroupTileNames[] = {
     "",
     "segments_few8",
@@ -57,6 +60,8 @@ inline constexpr const char* kActivationGroupTileNames[] = {
     "segments_128x64_deep",
     "segments_128x64_wgmma",
     "segments_128x128_wgmma",
+    "segments_128x64_whole",
+    "segments_128x128_whole",
 };
 
 constexpr bool is_stream(ActivationGroupTile tile) {
