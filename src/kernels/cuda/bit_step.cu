@@ -38,14 +38,15 @@ bool place_bit_step(BitStepLaunch& l, int tiles, int of_pair, int columns, int m
   const int warps = std::max(a.teams * a.team_warps, static_cast<int>(ceil_div(a.batch * kTileRows, 32)));
   if (a.batch > most * of_pair || warps != a.teams * a.team_warps) return false;
   const auto up = [](int at) { return static_cast<int>(round_up(at, 16)); };
-  const int width = columns * kPer * a.team_warps, floats = p.norm == nullptr ? 0 : 4 * padded_norm_columns(a.k);
-  // The row is no longer read when there are planes, nor the norm when there are codes.
-  p.x_at = a.planes_at = kBitWeightsAt + a.batch * a.blocks_of_row * kTileBlockBytes;
-  p.norm_at = p.codes_at = up(p.x_at + std::max(warps * kExchangeWords<kPer> * 4, floats));
-  p.quarters_at = up(p.norm_at + std::max(p.norm == nullptr ? 0 : 4 * a.k, width));
-  l.shared_bytes = p.quarters_at + 16 + 4 * 32;  // largest magnitudes of warps behind the quarters
+  const int width = columns * kPer * a.team_warps;
+  a.planes_at = kBitWeightsAt + a.batch * a.blocks_of_row * kTileBlockBytes;
+  p.norm_at = up(a.planes_at + warps * kExchangeWords<kPer> * 4);
+  p.codes_at = up(p.norm_at + (p.norm == nullptr ? 0 : 4 * a.k));
+  p.factor_at = up(p.codes_at + width);
+  l.shared_bytes = p.factor_at + 16 + 4 * 32;
   if (l.shared_bytes > device.shared_bytes) return false;
-  l.threads = 32 * warps;
+  p.workers = 32 * warps;
+  l.threads = p.workers + (p.norm == nullptr ? 0 : 32);
   return true;
 }
 

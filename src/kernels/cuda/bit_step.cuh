@@ -4,13 +4,14 @@
 //
 // Shapes:   a thread block takes consecutive tiles of 16 rows of all parts, or pairs of a gate's tile and its factor's.
 // Memory:   all weights of the thread block, scales and the norm come before the previous kernel has ended; then x.
-// Numerics: those of norm_rows(), quantize_activations() for whole rows, and the matmul, one after the other.
-// Limits:   the chain wait - read x - sum of squares, in its order - largest magnitude - codes - planes - mma -
-//           store.
+// Numerics: codes of normed rows with one scale (docs/numerics.md#activations): the norm's factor is part of their
+//           scale alone, so a warp of its own works it out beside the products.
+// Limits:   the chain wait - read x - largest magnitude - codes - planes - mma - store.
 
 #include "kernels/cuda/bit_gemv.cuh"
 #include "kernels/cuda/product_end.cuh"
 #include "kernels/cuda/step_norm.cuh"
+#include "kernels/cuda/team_barrier.cuh"
 
 namespace lowbit::cuda {
 
@@ -28,7 +29,8 @@ struct BitStepArgs {
   const float *rows, *norm;
   float eps;
   ProductEnd end;
-  int norm_at, x_at, codes_at, quarters_at;  // bytes in shared memory
+  int norm_at, codes_at, factor_at;  // bytes in shared memory; behind the factor are largest magnitudes of warps
+  int workers;                       // threads but for the norm's warp
 };
 
 __device__ __forceinline__ bool gates(ProductEnd end) {
@@ -84,13 +86,13 @@ __device__ __forceinline__ void begin_bit_step(const BitStepArgs& p, uint8_t* sm
 template <int B, int kPer>
 inline constexpr int kStepRounds = B == 1 ? 8 : 2 * kPer;
 
-/// The row's codes in shared memory, normed and quantized by its largest magnitude, zeros up to `width`; returns the
-/// scale. `rows`: the thread's first columns. Each thread makes four columns of a round; rounds that no thread has
-/// columns in are left out, since many warps share the time that instructions take. All threads, which meet afterwards.
+/// The row's codes in shared memory, times the norm's weight and quantized by its largest magnitude, zeros up to
+/// `width`; returns the scale without the norm's factor. `rows`: the thread's first columns. Each thread makes four
+/// columns of a round; rounds that no thread has columns in are left out, since many warps share the time that
+/// instructions take. All workers, which meet afterwards.
 template <int kRounds>
 __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, const float* rows, uint8_t* smem, int width) {
-  const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * static_cast<int>(blockDim.x);
-  auto* const row = reinterpret_cast<float*>(smem + p.x_at) + first;
+  const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * p.workers;
   float4 v[kRounds];
   const auto each = [&](int end, const auto& work) {
 #pragma unroll
@@ -103,24 +105,24 @@ __device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, const f
     x = first + i * step < k ? *reinterpret_cast<const float4*>(rows + i * step) : float4{0, 0, 0, 0};
   });
   if (p.norm != nullptr) {
-    each(k, [&](int i, const float4& x, bool inside) {
-      if (inside) *reinterpret_cast<float4*>(row + i * step) = x;
-    });
-    const float by = block_inverse_rms<true>(row - first, k, p.eps, static_cast<int>(blockDim.x),
-                                             reinterpret_cast<float*>(smem + p.quarters_at));
-    wait_for_all_copies();                        // of norms
-    each(k, [&](int i, float4& x, bool inside) {  // zeros behind stay, even if the factor is infinite
-      if (inside) x = normed(x, by, *reinterpret_cast<const float4*>(smem + p.norm_at + 4 * (first + i * step)));
+    wait_for_all_copies();  // of norms
+    each(k, [&](int i, float4& x, bool inside) {
+      if (!inside) return;
+      auto* const at = reinterpret_cast<float4*>(smem + p.norm_at + 4 * (first + i * step));
+      const float4 w = *at;
+      *at = x;  // for the norm's warp
+      x = {__fmul_rn(x.x, w.x), __fmul_rn(x.y, w.y), __fmul_rn(x.z, w.z), __fmul_rn(x.w, w.w)};
     });
   }
   uint32_t most = 0;
   each(k, [&](int, const float4& x, bool) { most = max(most, largest_bits(x)); });
-  auto* const of_warps = reinterpret_cast<uint32_t*>(smem + p.quarters_at + 16);
+  auto* const of_warps = reinterpret_cast<uint32_t*>(smem + p.factor_at + 16);
   const unsigned lane = threadIdx.x % 32;
   most = __reduce_max_sync(0xffffffffu, most);
   if (lane == 0) of_warps[threadIdx.x / 32] = most;
   __syncthreads();
-  const Quantizer q = step_quantizer(__reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? of_warps[lane] : 0));
+  const Quantizer q =
+      step_quantizer(__reduce_max_sync(0xffffffffu, lane < static_cast<unsigned>(p.workers) / 32 ? of_warps[lane] : 0));
   each(width, [&](int i, const float4& x, bool inside) {
     if (inside) *reinterpret_cast<uint32_t*>(smem + p.codes_at + first + i * step) = four_codes(x, q.inverse);
   });
@@ -146,7 +148,7 @@ struct BitStepOutput {
 };
 
 template <int B, int kPer>
-__global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid_constant__ BitStepArgs p) {
+__global__ void __launch_bounds__(32 * (kBitWarps<kPer> + 1), 2) bit_step(const __grid_constant__ BitStepArgs p) {
   using Order = GemvOrder<B>;
   extern __shared__ __align__(128) uint8_t smem[];
   const GemvArgs& a = p.cut;
@@ -163,9 +165,8 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
     factor.find(p, range.first + 2 * of_thread + 1, r);
   }
   if (p.norm != nullptr) {  // each thread's own
-    for (int i = 4 * thread; i < a.k; i += 4 * static_cast<int>(blockDim.x))
+    for (int i = 4 * thread; thread < p.workers && i < a.k; i += 4 * p.workers)
       copy_to_shared_16(smem + p.norm_at + 4 * i, p.norm + i);
-    pad_norm_row(reinterpret_cast<float*>(smem + p.x_at), a.k, static_cast<int>(blockDim.x));
   }
   const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
   const int team = (warp * a.team_inverse) >> 16, strip = warp - team * a.team_warps;
@@ -175,10 +176,18 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
   const float* const rows = p.rows + 4 * thread;
   __syncthreads();
   wait_for_predecessor_with(rows, out.y, 0, thread, 0);
+  auto* const factor_of_norm = reinterpret_cast<float*>(smem + p.factor_at);
+  if (thread >= p.workers) {
+    __syncthreads();
+    const float by = warp_inverse_rms(reinterpret_cast<const float*>(smem + p.norm_at), a.k, p.eps);
+    if (lane == 0) *factor_of_norm = by;
+    __syncthreads();
+    return;
+  }
 
   const float before = out.y != nullptr && p.end == ProductEnd::kAdd ? *out.y : 0.0f;
-  const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, rows, smem, a.team_warps * kPer * (512 / B));
-  __syncthreads();
+  float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, rows, smem, a.team_warps * kPer * (512 / B));
+  team_barrier(1, p.workers);
   uint32_t v[Order::kFields];
 #pragma unroll
   for (int f = 0; f < Order::kFields; ++f)
@@ -194,6 +203,7 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
   mine.multiply(planes, a.add * sum);
   __syncthreads();
   if (out.y == nullptr) return;
+  if (p.norm != nullptr) x_scale = __fmul_rn(x_scale, *factor_of_norm);
   const int* const sums = reinterpret_cast<const BitShared*>(smem)->sums;
   if (pairs) {
     const int at = 2 * of_thread * kTileRows + r;

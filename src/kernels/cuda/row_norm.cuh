@@ -52,9 +52,8 @@ struct NormSums {
 
 /// One warp. columns(c): four columns from c on, of which those behind the row are zeros. They are fetched some rounds
 /// before they are added.
-template <class Columns>
+template <int kAhead = 4, class Columns>
 __device__ __forceinline__ float warp_inverse_rms(int k, float eps, const Columns& columns) {
-  constexpr int kAhead = 4;
   const auto fetch = [&](int column) { return column < k ? columns(column) : float4{0, 0, 0, 0}; };
   int column = static_cast<int>(threadIdx.x % 32) * 4;
   NormSums sums;
@@ -73,8 +72,9 @@ __device__ __forceinline__ float warp_inverse_rms(int k, float eps, const Column
   return sums.inverse_rms(k, eps);
 }
 /// Of a row at a multiple of 16 bytes, with zeros behind it up to a multiple of four columns.
+template <int kAhead = 4>
 __device__ __forceinline__ float warp_inverse_rms(const float* row, int k, float eps) {
-  return warp_inverse_rms(k, eps, [&](int column) { return *reinterpret_cast<const float4*>(row + column); });
+  return warp_inverse_rms<kAhead>(k, eps, [&](int column) { return *reinterpret_cast<const float4*>(row + column); });
 }
 
 /// Columns whose squares a thread block adds at a time.
