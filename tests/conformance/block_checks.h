@@ -23,6 +23,7 @@
 #include "ops/attention.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
+#include "tests/conformance/exact_codes.h"
 #include "tests/conformance/float_checks.h"
 #include "tests/conformance/matmul_cases.h"
 
@@ -231,33 +232,42 @@ void check_codes() {
 }
 
 /// Norm and codes in one launch against one after the other.
-void check_norm_codes() {
-  Rng rng(8);
-  for (const auto& [k, group] :
-       {std::pair<int64_t, int64_t>{64, 32}, {70, 32}, {300, 40}, {33, 0}, {600, 0}, {1, 0}, {1700, 64}}) {
-    constexpr int64_t kRows = 5;
-    const int64_t ld = (k + 63) / 64 * 64, width = group > 0 ? group : k, groups = (k + width - 1) / width;
-    std::vector<float> x = random_floats(rng, kRows * k);
-    x[size_t(k)] = NAN;
-    for (int64_t i = 0; i < k; ++i) x[size_t(2 * k + i)] = 0;
-    x[size_t(4 * k - 1)] = INFINITY;
-    const OnDevice<float> xd(x), by(random_floats(rng, k));
-    OnDevice<float> normed(std::vector<float>(x.size()));
-    ASSERT_TRUE(cuda::norm_rows(xd.data(), by.data(), kRows, k, 1e-5f, normed.data(), nullptr));
-    const std::vector<float> rows = normed.back();
-    std::vector<int8_t> wanted(size_t(kRows * ld), 3);
-    std::vector<float> scales(size_t(kRows * groups));
-    std::vector<int32_t> sums(scales.size());
-    for (int64_t r = 0; r < kRows; ++r)
-      round_groups(&rows[size_t(r * k)], k, width, ld, 127, &wanted[size_t(r * ld)], &scales[size_t(r * groups)],
-                   &sums[size_t(r * groups)]);
-    OnDevice<int8_t> codes(std::vector<int8_t>(wanted.size(), 5));
-    OnDevice<float> factors(std::vector<float>(scales.size()));
-    ASSERT_TRUE(
-        cuda::norm_codes({xd.data(), by.data(), 1e-5f, kRows, k, group, codes.data(), ld, factors.data(), nullptr}));
-    EXPECT_EQ(codes.back(), wanted) << k << " by " << group;
-    expect_same(factors.back(), scales, "scales of normed x");
+void check_norm_codes(int64_t k, int64_t group, bool exact_scales) {
+  constexpr int64_t kRows = 5;
+  Rng rng(uint64_t(8 * k + group));
+  const int64_t ld = (k + 63) / 64 * 64, width = group > 0 ? group : k, groups = (k + width - 1) / width;
+  std::vector<float> x = random_floats(rng, kRows * k);
+  x[size_t(k)] = NAN;
+  for (int64_t i = 0; i < k; ++i) x[size_t(2 * k + i)] = 0;
+  x[size_t(4 * k - 1)] = INFINITY;
+  const OnDevice<float> xd(x), by(random_floats(rng, k));
+  OnDevice<float> normed(std::vector<float>(x.size()));
+  ASSERT_TRUE(cuda::norm_rows(xd.data(), by.data(), kRows, k, 1e-5f, normed.data(), nullptr));
+  const std::vector<float> rows = normed.back();
+  std::vector<int8_t> wanted(size_t(kRows * ld), 3);
+  std::vector<float> scales(size_t(kRows * groups));
+  std::vector<int32_t> sums(scales.size());
+  for (int64_t r = 0; r < kRows; ++r) {
+    const float* const row = &rows[size_t(r * k)];
+    int8_t* const to = &wanted[size_t(r * ld)];
+    if (exact_scales)
+      conformance::exact_codes(row, k, ld, to, &scales[size_t(r * groups)]);
+    else
+      round_groups(row, k, width, ld, 127, to, &scales[size_t(r * groups)], &sums[size_t(r * groups)]);
   }
+  OnDevice<int8_t> codes(std::vector<int8_t>(wanted.size(), 5));
+  OnDevice<float> factors(std::vector<float>(scales.size()));
+  ASSERT_TRUE(cuda::norm_codes(
+      {xd.data(), by.data(), 1e-5f, kRows, k, group, codes.data(), ld, factors.data(), nullptr, exact_scales}));
+  EXPECT_EQ(codes.back(), wanted) << k << " by " << group << (exact_scales ? ", exact scales" : "");
+  expect_same(factors.back(), scales, "scales of normed x");
+}
+
+void check_norm_codes() {
+  for (const auto& [k, group] :
+       {std::pair<int64_t, int64_t>{64, 32}, {70, 32}, {300, 40}, {33, 0}, {600, 0}, {1, 0}, {1700, 64}})
+    check_norm_codes(k, group, false);
+  for (const int64_t k : {1, 30, 33, 64, 70, 128, 130, 255, 300, 512, 1699, 1700, 4096}) check_norm_codes(k, 32, true);
 }
 
 void check_gather() {

@@ -1,4 +1,4 @@
-// Products of few rows with int8 x that has a scale per 32 columns, bit for bit against the loops of docs/numerics.md.
+// Products of few rows with int8 x that has a scale per 32 columns, or an exact one per 128, bit for bit against the loops of docs/numerics.md.
 // Included by a test that has an OnDevice<T>, behind float_checks.h.
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "kernels/cuda_product_api.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
+#include "tests/conformance/exact_codes.h"
 
 namespace lowbit {
 namespace {
@@ -21,6 +22,7 @@ struct Int8StepCase {
   cuda::ProductEnd end = cuda::ProductEnd::kStore;
   bool norm = false, bias = false, codes = false;  // codes: x comes rounded
   bool leaves = false;                             // codes of a gated product, of which some are no numbers
+  bool exact = false;                              // exact scales of x: group is 128
 };
 
 /// A weight's values, and its codes in fragment order.
@@ -100,13 +102,18 @@ Int8StepRows int8_step_rows(const Int8StepCase& c, std::vector<float> x, const s
   for (int64_t m = 0; m < c.m; ++m) {
     float* const row = x.data() + m * c.k;
     if (c.norm) ops.rms_norm(row, norm.data(), c.k, 1e-5f, row);
-    ops.quantize_groups_int8(row, nullptr, 1.0f, c.k, 32, rows.ld, false, rows.codes.data() + m * rows.ld,
-                             rows.scales.data() + m * rows.groups, sums.data());
+    int8_t* const codes = rows.codes.data() + m * rows.ld;
+    float* const scales = rows.scales.data() + m * rows.groups;
+    if (c.exact)
+      conformance::exact_codes(row, c.k, rows.ld, codes, scales);
+    else
+      ops.quantize_groups_int8(row, nullptr, 1.0f, c.k, 32, rows.ld, false, codes, scales, sums.data());
   }
   return rows;
 }
 
-/// y [m, n] before an epilogue: docs/numerics.md#matmul.
+/// y [m, n] before an epilogue: docs/numerics.md#matmul. Exact scales: of one integer per scale, as no kernel of few
+/// rows adds up.
 std::vector<float> int8_step_sums(const Int8StepCase& c, const Int8StepRows& x, const std::vector<int8_t>& values,
                                   const std::vector<float>& scales, const std::vector<float>& bias) {
   const int64_t n = static_cast<int64_t>(values.size()) / c.k, pitch = cuda::factor_rows(n);
@@ -115,14 +122,17 @@ std::vector<float> int8_step_sums(const Int8StepCase& c, const Int8StepRows& x, 
   for (int64_t m = 0; m < c.m; ++m)
     for (int64_t r = 0; r < n; ++r) {
       float acc = 0, part = 0;
+      int32_t whole = 0;
       for (int64_t g = 0; g < x.groups; ++g) {
         int32_t sum = 0;
         for (int64_t k = 32 * g; k < std::min(c.k, 32 * g + 32); ++k)
           sum += int{values[size_t(r * c.k + k)]} * x.codes[size_t(m * x.ld + k)];
-        part = std::fmaf(static_cast<float>(sum), x.scales[size_t(m * x.groups + g)], part);
+        const float x_scale = x.scales[size_t(m * x.groups + g)];
+        whole += sum;
+        part = c.exact ? static_cast<float>(whole) * x_scale : std::fmaf(static_cast<float>(sum), x_scale, part);
         if ((g + 1) % per_scale != 0 && g + 1 != x.groups) continue;
         acc = std::fmaf(part, scales[size_t(g * pitch + r)], acc);
-        part = 0;
+        part = 0, whole = 0;
       }
       y.push_back(acc + (c.bias ? bias[size_t(r)] : 0.0f));
     }
@@ -133,7 +143,8 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
   using cuda::ProductEnd;
   SCOPED_TRACE(testing::Message() << "case " << seed << ": m " << c.m << ", k " << c.k << ", group " << c.group
                                   << ", n " << testing::PrintToString(c.n) << ", format " << int(c.format) << ", end "
-                                  << int(c.end) << ", norm " << c.norm << ", bias " << c.bias << ", codes " << c.codes);
+                                  << int(c.end) << ", norm " << c.norm << ", bias " << c.bias << ", codes " << c.codes
+                                  << ", exact " << c.exact);
   Rng rng(seed, 41);
   cuda::MatmulKernel kernel{};
   kernel.name = "matmul_int8_steps";
@@ -172,7 +183,7 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
     cuda::Matmul& part = call.parts[size_t(call.count++)];
     part.w = {tiles.back().data(), 0, factors.back().data(), nullptr, nullptr, n, c.k, 32, rows.groups, per_scale};
     part.bias = c.bias ? biases.back().data() : nullptr;
-    part.x_groups = true, part.m = c.m, part.ldx = rows.ld;
+    part.x_groups = true, part.exact_scales = c.exact, part.m = c.m, part.ldx = rows.ld;
     if (c.codes) part.x = device_codes.data(), part.x_scales = device_scales.data();
     part.x_element = cuda::Element::kInt8;
     for (size_t i = 0; i < 16; ++i) part.table[i / 4] |= uint32_t{static_cast<uint8_t>(table[i])} << (8 * (i % 4));
@@ -187,7 +198,13 @@ void check_int8_step(const Int8StepCase& c, uint64_t seed) {
     ASSERT_TRUE(cuda::leaves_codes(call));
     call.y_codes = y_codes.data(), call.y_scales = y_scales.data();
   }
-  ASSERT_TRUE(cuda::takes_step_products(call));
+  if (c.exact) {
+    EXPECT_FALSE(cuda::leaves_codes(call));  // a block has 32 outputs
+  }
+  // A warp makes the codes of 128 columns, of one row.
+  const bool takes = !c.exact || c.codes || c.m == 1 || c.k % kExactScaleColumns == 0;
+  ASSERT_EQ(cuda::takes_step_products(call), takes);
+  if (!takes) return;
   ASSERT_TRUE(cuda::step_products(call));
   const bool gates = c.end == ProductEnd::kSilu || c.end == ProductEnd::kSquaredRelu;
   const auto& ops = *ref_table().vector;
@@ -222,6 +239,28 @@ void check_int8_step_codes(const std::vector<int64_t>& n, const std::vector<Form
 
 /// Elements of x that a thread block has room for with any format and group; more are for other kernels.
 inline constexpr int64_t kMostStepElements = 12000;
+
+/// Exact scales: a row and several, floats with a norm and without and codes, rows that end within a scale.
+void check_int8_step_exact(uint64_t cases, int64_t most_columns) {
+  using cuda::ProductEnd;
+  for (uint64_t seed = 0; seed < cases && !testing::Test::HasFatalFailure(); ++seed) {
+    Rng rng(seed, 43);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    Int8StepCase c;
+    c.exact = true, c.group = 128;
+    c.m = seed % 2 == 0 ? 1 : 2 + below(7);
+    c.format = seed % 4 < 2 ? FormatId::kInt4 : FormatId::kInt2;
+    c.end =
+        std::array{ProductEnd::kStore, ProductEnd::kAdd, ProductEnd::kSilu, ProductEnd::kSquaredRelu}[size_t(below(4))];
+    const int64_t most = std::min(most_columns, kMostStepElements / c.m);
+    c.k = below(2) == 0 ? 128 * (2 + below(most / 128 - 1)) : 4 * (33 + below(most / 4 - 32));
+    const bool pairs = c.end == ProductEnd::kSilu || c.end == ProductEnd::kSquaredRelu;
+    for (int64_t i = pairs ? 2 : 1 + below(3); i > 0; --i)
+      c.n.push_back(pairs && !c.n.empty() ? c.n[0] : pairs && below(2) == 0 ? 64 : 1 + below(90));
+    c.codes = below(3) == 0, c.norm = !c.codes && below(2) == 0, c.bias = below(2) == 0;
+    check_int8_step(c, seed);
+  }
+}
 
 /// `trellis`: of this format alone.
 void check_int8_step_all(uint64_t cases, int64_t most_columns, bool trellis) {

@@ -1,6 +1,7 @@
 // Codes of many rows with what stands before them in one launch: behind block_checks.h, whose OnDevice<T> it takes.
 
 #include "kernels/cuda_codes_api.h"
+#include "tests/conformance/exact_codes.h"
 
 namespace lowbit {
 namespace {
@@ -11,7 +12,10 @@ struct CodedRows {
   std::vector<float> scales;
   int64_t ldscales = 0;
 };
-CodedRows coded_rows(const std::vector<float>& x, int64_t rows, int64_t k, int64_t group, int64_t ld, bool e4m3) {
+enum class RowScales : uint8_t { kInt8, kExact, kE4m3 };
+CodedRows coded_rows(const std::vector<float>& x, int64_t rows, int64_t k, int64_t group, int64_t ld,
+                     RowScales of_rows) {
+  const bool e4m3 = of_rows == RowScales::kE4m3;
   const int64_t width = group > 0 ? group : k, groups = (k + width - 1) / width;
   CodedRows out;
   out.ldscales = e4m3 ? (rows + 3) / 4 * 4 : 1;
@@ -24,14 +28,19 @@ CodedRows coded_rows(const std::vector<float>& x, int64_t rows, int64_t k, int64
     if (e4m3)
       kRefFp8.quantize({row, Fp8Element::kF32, 1, k, k, kFp8Block, false, reinterpret_cast<uint8_t*>(codes), ld,
                         &out.scales[size_t(r)], out.ldscales});
+    else if (of_rows == RowScales::kExact)
+      conformance::exact_codes(row, k, ld, codes, &out.scales[size_t(r * groups)]);
     else
       round_groups(row, k, width, ld, 127, codes, &out.scales[size_t(r * groups)], &sums[size_t(r * groups)]);
   }
   return out;
 }
 
-/// Sums, gated products, norm and codes in one launch against one after the other. `e4m3`: a group has 128 columns.
-void check_row_codes(cuda::RowStart start, bool norm, int64_t k, int64_t group, int64_t rows, bool e4m3 = false) {
+/// Sums, gated products, norm and codes in one launch against one after the other. kE4m3: a group has 128 columns;
+/// kExact: 32, four of which share a scale.
+void check_row_codes(cuda::RowStart start, bool norm, int64_t k, int64_t group, int64_t rows,
+                     RowScales of_rows = RowScales::kInt8) {
+  const bool e4m3 = of_rows == RowScales::kE4m3;
   Rng rng(uint64_t(k + group) + rows);
   const int64_t ld = e4m3 ? (k + 15) / 16 * 16 : (k + 63) / 64 * 64;
   std::vector<float> x = random_floats(rng, rows * k), other = random_floats(rng, rows * k);
@@ -54,7 +63,7 @@ void check_row_codes(cuda::RowStart start, bool norm, int64_t k, int64_t group, 
   if (norm) {
     ASSERT_TRUE(cuda::norm_rows(wanted_x.data(), by.data(), rows, k, 1e-5f, wanted_x.data(), nullptr));
   }
-  const CodedRows wanted = coded_rows(wanted_x.back(), rows, k, group, ld, e4m3);
+  const CodedRows wanted = coded_rows(wanted_x.back(), rows, k, group, ld, of_rows);
   OnDevice<int8_t> codes(std::vector<int8_t>(wanted.codes.size(), 5));
   OnDevice<float> factors(std::vector<float>(wanted.scales.size(), -1.0f));
   const cuda::RowCodes call{start,
@@ -70,10 +79,12 @@ void check_row_codes(cuda::RowStart start, bool norm, int64_t k, int64_t group, 
                             factors.data(),
                             nullptr,
                             e4m3,
-                            wanted.ldscales};
+                            wanted.ldscales,
+                            of_rows == RowScales::kExact};
   ASSERT_TRUE(cuda::takes_row_codes(call));
   ASSERT_TRUE(cuda::row_codes(call));
-  EXPECT_EQ(codes.back(), wanted.codes) << rows << " x " << k << " by " << group << (norm ? ", normed" : "");
+  EXPECT_EQ(codes.back(), wanted.codes) << rows << " x " << k << " by " << group << (norm ? ", normed" : "")
+                                        << (call.exact_scales ? ", exact scales" : "");
   expect_same(factors.back(), wanted.scales, "scales of rows");
   expect_same(got_x.back(), stored, "rows");
 }
@@ -82,8 +93,13 @@ void check_all_row_codes() {
   for (const auto start :
        {cuda::RowStart::kX, cuda::RowStart::kSum, cuda::RowStart::kSilu, cuda::RowStart::kSquaredRelu})
     for (const bool norm : {false, true}) {
-      for (const int64_t k : {4, 64, 100, 128, 576, 640, 1536, 4096}) check_row_codes(start, norm, k, 128, 7, true);
-      check_row_codes(start, norm, 384, 128, 50, true);
+      for (const int64_t k : {4, 64, 100, 128, 576, 640, 1536, 4096})
+        check_row_codes(start, norm, k, 128, 7, RowScales::kE4m3);
+      check_row_codes(start, norm, 384, 128, 50, RowScales::kE4m3);
+      for (const int64_t k : {4, 64, 100, 128, 256, 576, 640, 2560, 4096})
+        check_row_codes(start, norm, k, 32, 7, RowScales::kExact);
+      check_row_codes(start, norm, 6940, 32, 5, RowScales::kExact);
+      for (const int64_t k : {192, 384}) check_row_codes(start, norm, k, 32, 50, RowScales::kExact);
       for (const int64_t group : {32, 0}) {
         for (const int64_t k : {4, 64, 100, 576, 640, 2560, 4096}) check_row_codes(start, norm, k, group, 7);
         check_row_codes(start, norm, 6912, group, 5);
@@ -91,13 +107,20 @@ void check_all_row_codes() {
       }
     }
   check_row_codes(cuda::RowStart::kSilu, false, 14336, 32, 5);
-  check_row_codes(cuda::RowStart::kSilu, false, 14336, 128, 5, true);
+  check_row_codes(cuda::RowStart::kSilu, false, 14336, 32, 5, RowScales::kExact);
+  check_row_codes(cuda::RowStart::kSilu, false, 14336, 128, 5, RowScales::kE4m3);
   cuda::RowCodes call{.k = 70, .group = 32, .ldq = 128};
   EXPECT_FALSE(cuda::takes_row_codes(call));
   call.k = 64, call.group = 64;
   EXPECT_FALSE(cuda::takes_row_codes(call));
   call.group = 0, call.e4m3 = true;
   EXPECT_FALSE(cuda::takes_row_codes(call));
+  call = {.k = 128, .group = 32, .ldq = 128, .exact_scales = true};
+  EXPECT_TRUE(cuda::takes_row_codes(call));
+  for (const int64_t group : {0, 128}) {
+    call.group = group;
+    EXPECT_FALSE(cuda::takes_row_codes(call));
+  }
 }
 
 }  // namespace

@@ -47,6 +47,12 @@ TEST(Blocks, CodesOfGatedProducts) {
                         {FormatId::kInt2, FormatId::kInt4, FormatId::kCodebook4, FormatId::kTrellis2});
 }
 
+TEST(Blocks, Int8StepsWithExactScales) {
+  LOWBIT_NEEDS_GPU();
+  check_int8_step_exact(300, 6000);
+  check_int8_step({.k = 11008, .group = 128, .n = {4096}, .exact = true}, 300);
+}
+
 TEST(Blocks, TrellisSteps) {
   LOWBIT_NEEDS_GPU();
   check_int8_step_all(300, 6000, true);

@@ -174,6 +174,11 @@ inline unsigned __shfl_sync(unsigned mask, unsigned v, int source, int width) {
   return std::bit_cast<unsigned>(__shfl_sync(mask, std::bit_cast<float>(v), source, width));
 }
 
+inline unsigned __reduce_max_sync(unsigned, unsigned v) {
+  for (int by = 1; by < 32; by *= 2) v = std::max(v, __shfl_xor_sync(0xffffffffu, v, by));
+  return v;
+}
+
 inline bool __any_sync(unsigned, bool yes) {
   bool any = false;
   for (int lane = 0; lane < 32; ++lane) any |= exchange(yes ? 1.0f : 0.0f, lane) != 0;

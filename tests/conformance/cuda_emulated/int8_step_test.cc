@@ -54,6 +54,8 @@ TEST(Int8StepsOnFibers, LongRows) {  // several shares of a warp
 
 TEST(Int8StepsOnFibers, OtherFormats) { check_int8_step_all(300, 6000, false); }
 
+TEST(Int8StepsOnFibers, ExactScales) { check_int8_step_exact(200, 6000); }
+
 TEST(Int8StepsOnFibers, CodesOfGatedProducts) {
   check_int8_step_codes({128, 192, 640}, {FormatId::kInt2, FormatId::kInt4, FormatId::kCodebook4});
   check_int8_step_codes({320}, {FormatId::kTrellis2});

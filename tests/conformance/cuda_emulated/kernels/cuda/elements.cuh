@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/float.h"
+#include "tests/conformance/cuda_emulated/block_fibers.h"
 
 namespace lowbit::cuda {
 
@@ -20,6 +21,15 @@ inline Quantizer quantizer_of(uint32_t largest) {
   if (a < 0x1p-120f) return {0.0f, 0.0f};
   if (largest == 0x7f800000u) return {a, 0.0f};
   return {a / 127.0f, 127.0f / a};
+}
+inline Quantizer exact_quantizer(const Quantizer& q) {
+  if (q.inverse == 0.0f) return q;
+  constexpr uint32_t kDropped = (1u << 18) - 1;
+  const float scale = bits_to_f32((f32_to_bits(q.scale) + kDropped) & ~kDropped);
+  return {scale, 1.0f / scale};
+}
+inline uint32_t largest_of_exact(uint32_t most, bool exact_scales) {
+  return exact_scales ? __reduce_max_sync(0xffffffffu, most) : most;
 }
 inline int quantize_one(float v, float inverse) {
   return inverse == 0.0f ? 0 : static_cast<int>(std::nearbyint(v * inverse));
