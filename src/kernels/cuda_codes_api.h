@@ -20,7 +20,7 @@ struct RowCodes {
   RowStart start = RowStart::kX;
   float* x = nullptr;
   const float* other = nullptr;
-  const float* norm = nullptr;  // [k]: norm_rows(); null: none
+  const float* norm = nullptr;  // [k]: norm_codes(); null: none
   float eps = 0;
   int64_t m = 0, k = 0, group = 0;
   int8_t* codes = nullptr;  // [m, ldq], zeros from k on

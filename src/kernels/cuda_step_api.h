@@ -114,7 +114,8 @@ struct RoundRows {
   void* stream = nullptr;
 };
 Status round_rows(const RoundRows& call);
-/// norm_rows() and then codes and scales of its rows, largest 127, as in RoundRows; the normed rows are not kept.
+/// norm_rows() and then codes and scales of its rows, largest 127, as in RoundRows; the normed rows are not kept. With
+/// one scale per row codes are those of x * norm, and the scale is times the norm's factor.
 struct NormCodes {
   const float* x = nullptr;
   const float* norm = nullptr;  // [k]

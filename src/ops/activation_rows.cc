@@ -112,11 +112,14 @@ Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& lay
       int8_t* to = entry->values.as<int8_t>() + r * entry->ld;
       float* scales = entry->scales.as<float>() + r * entry->groups;
       if (k_ == 0) scales[0] = 0;
+      // One scale of a normed row takes the norm's factor: codes do not wait for it.
+      const bool apart = norm_ != nullptr && layout.group == 0;
       if (rounding_.is_default())
-        ops_->quantize_groups_int8(row, norm_, factor, k_, width, entry->ld, layout.exact_scales, to, scales,
-                                   entry->sums.as<int32_t>() + r * entry->groups);
+        ops_->quantize_groups_int8(row, norm_, apart ? 1.0f : factor, k_, width, entry->ld, layout.exact_scales, to,
+                                   scales, entry->sums.as<int32_t>() + r * entry->groups);
       else
         round_row(row, factor, width, *entry, r);
+      if (apart && rounding_.is_default()) scales[0] *= factor;
       if (layout.run > 0) spread_runs(to, k_, layout.run, layout.stride, entry->ld);
     }
   });

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "base/rng.h"
@@ -47,15 +48,25 @@ TEST(Fused, NormAndQuantization) {
         ThreadPool pool(3);
         const auto x = random_floats(rng, m * k), weight = random_floats(rng, k);
         std::vector<float> normed(x.size()), want(size_t(m * 48)), got(want.size());
-        rms_norm_rows(vector_ops(isa), x.data(), k, weight.data(), m, k, 1e-5f, normed.data(), k, pool);
         for (const int64_t group : {0, 32}) {
           const MatmulPlan plan = plan_of(FormatId::kInt4, 48, k, {Activation::kInt8, isa, false, group}, pool);
           ActivationRows apart, fused;
+          if (group == 0)  // codes of x * weight, whose scale takes the norm's factor
+            for (size_t i = 0; i < x.size(); ++i) normed[i] = x[i] * weight[i % size_t(k)];
+          else
+            rms_norm_rows(vector_ops(isa), x.data(), k, weight.data(), m, k, 1e-5f, normed.data(), k, pool);
           ASSERT_TRUE(apart.prepare(Activation::kInt8, normed.data(), m, k, k, isa, pool));
           ASSERT_TRUE(plan.run(apart, nullptr, want.data(), 48, pool));
           ASSERT_TRUE(fused.prepare_normed(x.data(), weight.data(), 1e-5f, m, k, k, isa, pool));
           ASSERT_TRUE(fused.prepare_for(plan, pool));
           ASSERT_TRUE(plan.run(fused, nullptr, got.data(), 48, pool));
+          for (int64_t r = 0; group == 0 && r < m; ++r) {
+            const float factor = vector_ops(isa).rms_factor(x.data() + r * k, k, 1e-5f);
+            for (size_t i = size_t(48 * r); i < size_t(48 * r + 48); ++i) {
+              EXPECT_NEAR(got[i], want[i] * factor, 4e-7 * std::fabs(want[i] * factor)) << isa_name(isa) << " " << k;
+              want[i] = got[i];
+            }
+          }
           ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size() * 4), 0) << isa_name(isa) << " " << m << " " << k;
         }
       }

@@ -231,6 +231,16 @@ void check_codes() {
     }
 }
 
+/// Each row of x times `by`: what codes with one scale of a normed row are made of.
+std::vector<float> times_rows(std::vector<float> x, const std::vector<float>& by) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= by[i % by.size()];
+  return x;
+}
+/// The norm's factor of each row of x [rows, k], into its scale.
+void scale_by_norm(const std::vector<float>& x, int64_t k, std::vector<float>& scales) {
+  for (size_t r = 0; r < scales.size(); ++r) scales[r] *= kRefVectorOps.rms_factor(&x[r * size_t(k)], k, 1e-5f);
+}
+
 /// Norm and codes in one launch against one after the other.
 void check_norm_codes(int64_t k, int64_t group, bool exact_scales) {
   constexpr int64_t kRows = 5;
@@ -243,7 +253,7 @@ void check_norm_codes(int64_t k, int64_t group, bool exact_scales) {
   const OnDevice<float> xd(x), by(random_floats(rng, k));
   OnDevice<float> normed(std::vector<float>(x.size()));
   ASSERT_TRUE(cuda::norm_rows(xd.data(), by.data(), kRows, k, 1e-5f, normed.data(), nullptr));
-  const std::vector<float> rows = normed.back();
+  const std::vector<float> rows = group == 0 ? times_rows(x, by.back()) : normed.back();
   std::vector<int8_t> wanted(size_t(kRows * ld), 3);
   std::vector<float> scales(size_t(kRows * groups));
   std::vector<int32_t> sums(scales.size());
@@ -255,6 +265,7 @@ void check_norm_codes(int64_t k, int64_t group, bool exact_scales) {
     else
       round_groups(row, k, width, ld, 127, to, &scales[size_t(r * groups)], &sums[size_t(r * groups)]);
   }
+  if (group == 0) scale_by_norm(x, k, scales);
   OnDevice<int8_t> codes(std::vector<int8_t>(wanted.size(), 5));
   OnDevice<float> factors(std::vector<float>(scales.size()));
   ASSERT_TRUE(cuda::norm_codes(

@@ -60,10 +60,13 @@ void check_row_codes(cuda::RowStart start, bool norm, int64_t k, int64_t group, 
   if (start == cuda::RowStart::kSquaredRelu) {
     ASSERT_TRUE(cuda::squared_relu_rows(wanted_x.data(), others.data(), rows * k, nullptr));
   }
-  if (norm) {
+  const bool whole = norm && group == 0;
+  if (norm && !whole) {
     ASSERT_TRUE(cuda::norm_rows(wanted_x.data(), by.data(), rows, k, 1e-5f, wanted_x.data(), nullptr));
   }
-  const CodedRows wanted = coded_rows(wanted_x.back(), rows, k, group, ld, of_rows);
+  const std::vector<float> before = wanted_x.back();
+  CodedRows wanted = coded_rows(whole ? times_rows(before, by.back()) : before, rows, k, group, ld, of_rows);
+  if (whole) scale_by_norm(before, k, wanted.scales);
   OnDevice<int8_t> codes(std::vector<int8_t>(wanted.codes.size(), 5));
   OnDevice<float> factors(std::vector<float>(wanted.scales.size(), -1.0f));
   const cuda::RowCodes call{start,

@@ -30,11 +30,13 @@ void LinearInput::set(const float* x, int64_t m, int64_t k) {
 
 Status LinearInput::set_normed(const NormedRows& rows, Linears readers, float* normed) {
   const auto reads_codes = [](const CpuWeight* l) { return l->plan.activation() == Activation::kInt8; };
-  if (!std::all_of(readers.begin(), readers.end(), reads_codes)) {
+  if (!std::ranges::all_of(readers, reads_codes)) {
     rms_norm_rows(*ops_, rows.x, rows.k, rows.weight, rows.m, rows.k, rows.eps, normed, rows.k, *pool_);
     set(normed, rows.m, rows.k);
   } else {
     set(nullptr, rows.m, rows.k);
+  }
+  if (std::ranges::any_of(readers, reads_codes)) {
     LOWBIT_TRY(int8_rows_.rows.prepare_normed(rows.x, rows.weight, rows.eps, rows.m, rows.k, rows.k, isa_, *pool_));
     int8_rows_.ready = true;
   }

@@ -54,8 +54,8 @@ class LinearInput {
   void set_rounding(const ActivationRounding& rounding);
   /// x [m, k], dense rows; must stay alive and unchanged until the last run().
   void set(const float* x, int64_t m, int64_t k);
-  /// The normed rows, and what `readers` need of them: int8 codes straight from the rows when all of them take int8,
-  /// else the rows themselves in `normed` [m, k], which must stay alive as x above.
+  /// The normed rows, and what `readers` need of them: int8 codes straight from the rows, and, unless all of them take
+  /// such, the rows themselves in `normed` [m, k], which must stay alive as x above.
   Status set_normed(const NormedRows& rows, Linears readers, float* normed);
   /// All layers at once; each reads the rows that were set. At most four. `next`: the layers that run behind these,
   /// which threads that wait begin to fetch when there are few rows.

@@ -128,13 +128,14 @@ Status CpuProgram::set_input(const Compiled& c, const StepInput& in, int64_t row
   const int64_t width = c.readers.front()->plan.k();
   float* rows = work.slot(in.from) + row * width;
   const bool shown = in.tap >= 0 && work.observer_;
-  const bool wants_rows = shown || in.hadamard > 0 || has_own_norms(c.step);
+  const bool wants_rows = in.hadamard > 0 || has_own_norms(c.step);
   work.input_.set_rounding(c.readers.front()->rounding);
   if (in.norm != nullptr) {
     const StepTimer timer(work.profile_, ModelStep::kNorm);
     const NormedRows normed{rows, in.norm->weight.data(), in.norm->eps, m, width};
     rows = work.normed_.as<float>();
-    if (!wants_rows) return work.input_.set_normed(normed, c.readers, rows);
+    if (!wants_rows) LOWBIT_TRY(work.input_.set_normed(normed, c.readers, rows));
+    if (!wants_rows && !shown) return {};
     rms_norm_rows(*work.ops_, normed.x, width, normed.weight, m, width, normed.eps, rows, width, *work.pool_);
   }
   if (in.hadamard > 0) {
@@ -144,7 +145,7 @@ Status CpuProgram::set_input(const Compiled& c, const StepInput& in, int64_t row
     }
     hadamard_rows(*work.ops_, rows, m, width, in.hadamard, *work.pool_);
   }
-  work.input_.set(rows, m, width);
+  if (wants_rows || in.norm == nullptr) work.input_.set(rows, m, width);
   work.rows_of_input_ = rows;
   return shown ? work.observer_(in.tap, rows, m, width) : Status{};
 }

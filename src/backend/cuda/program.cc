@@ -193,7 +193,9 @@ Result<const float*> CudaProgram::input(const Compiled& c, const StepInput& in, 
   work.codes_of_ = {};
   float* x = work.slot(in.from) + row * k;
   float* const normed = work.normed_.as<float>();
+  work.before_norm_ = {};
   if (in.norm != nullptr) {
+    if (in.hadamard == 0) work.before_norm_ = {x, c.norm.as<float>(), in.norm->eps};
     LOWBIT_TRY(cuda::norm_rows(x, c.norm.as<float>(), m, k, in.norm->eps, normed, work.stream()));
     x = normed;
   }
@@ -238,6 +240,13 @@ Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, Cud
   auto* const scales = work.code_scales_.as<float>();
   const int64_t ldq = round_up(w.k, 64);
   work.codes_of_ = of;
+  const CudaWorkspace::BeforeNorm& before = work.before_norm_;
+  if (x == work.normed_.as<float>() && before.x != nullptr && of.group == 0 && of.rounding.is_default()) {
+    if (!cuda::has_norm_codes(w.k))
+      return fail(ErrorCode::kUnsupported, "cuda", fmt::format("one scale of x for {} normed columns", w.k),
+                  "rows that a thread block has room for", "--device cpu");
+    return cuda::norm_codes({before.x, before.norm, before.eps, m, w.k, 0, codes, ldq, scales, work.stream(), false});
+  }
   if (of.rounding.is_default())
     return cuda::quantize_activations(x, cuda::Element::kF32, m, w.k, w.k, of.group, of.rounding.exact_scales, codes,
                                       ldq, scales, work.stream());
@@ -298,6 +307,7 @@ Status CudaProgram::multiply_normed(const StepPart& part, const Buffer& weight, 
 Status CudaProgram::run_normed(const Compiled& c, const LinearStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
   LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, reader_of(c.step).k, 0, run.m, work));
+  work.before_norm_ = {};
   for (size_t i = 0; i < step.out.size(); ++i) {
     const Product& p = step.out[i];
     const CudaWeight& w = cuda_weight(p.weight);
@@ -346,6 +356,7 @@ Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) c
   const auto end = step.glu == Glu::kSquaredRelu ? cuda::ProductEnd::kSquaredRelu : cuda::ProductEnd::kSilu;
   if (step.gate_norm != nullptr || step.up_norm != nullptr) {
     LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, gate.k, 0, run.m, work));
+    work.before_norm_ = {};
     for (size_t i = 0; i < std::size(parts); ++i)
       LOWBIT_TRY(multiply_normed(parts[i], c.own_norms[i], i == 0 ? step.gate_norm : step.up_norm, x, run.m, work));
   } else {

@@ -47,6 +47,11 @@ class CudaWorkspace final : public Workspace {
     bool fp8 = false;
     bool operator==(const CodesOf&) const = default;
   };
+  /// What normed_ was made of, where a norm is all that was done to it.
+  struct BeforeNorm {
+    const float *x = nullptr, *norm = nullptr;
+    float eps = 0;
+  };
   /// An operation on a slot that is still to be done: by its next reader on the way to codes, or by finish_rows(). The
   /// other operand is in sum_ or up_.
   struct Deferred {
@@ -108,6 +113,7 @@ class CudaWorkspace final : public Workspace {
   std::vector<WantedRows> wanted_;
   Recordings recordings_;
   CodesOf codes_of_;
+  BeforeNorm before_norm_;
   Deferred deferred_;
   TapObserver observer_;
   Profile* profile_ = nullptr;

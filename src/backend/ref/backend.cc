@@ -98,9 +98,10 @@ class RefRun {
   }
 
   Status operator()(const LinearStep& step) {
-    LOWBIT_TRY_ASSIGN(const std::vector<float> x, input(step.in, step.out.front().weight));
+    LOWBIT_TRY_ASSIGN(const Input x, input(step.in, step.out.front().weight));
+    const bool own = std::ranges::any_of(step.out, [](const Product& p) { return p.norm != nullptr; });
     for (const Product& p : step.out) {
-      LOWBIT_TRY_ASSIGN(std::vector<float> y, product(p.weight, normed(x, p.norm)));
+      LOWBIT_TRY_ASSIGN(std::vector<float> y, product(p.weight, x, own, p.norm));
       if (p.to == kLogits) {
         hand_out_logits(batch_.wanted, 0, m_, y.data(), ref_weight(p.weight).plan.n(), *work_.pool);
         return {};
@@ -112,9 +113,10 @@ class RefRun {
   }
 
   Status operator()(const GluStep& step) {
-    LOWBIT_TRY_ASSIGN(const std::vector<float> x, input(step.in, step.gate));
-    LOWBIT_TRY_ASSIGN(const std::vector<float> gate, product(step.gate, normed(x, step.gate_norm)));
-    LOWBIT_TRY_ASSIGN(const std::vector<float> up, product(step.up, normed(x, step.up_norm)));
+    LOWBIT_TRY_ASSIGN(const Input x, input(step.in, step.gate));
+    const bool own = step.gate_norm != nullptr || step.up_norm != nullptr;
+    LOWBIT_TRY_ASSIGN(const std::vector<float> gate, product(step.gate, x, own, step.gate_norm));
+    LOWBIT_TRY_ASSIGN(const std::vector<float> up, product(step.up, x, own, step.up_norm));
     glu_function(ref_ops(), step.glu)(gate.data(), up.data(), int64_t(gate.size()), rows(step.to));
     return {};
   }
@@ -161,15 +163,23 @@ class RefRun {
  private:
   float* rows(Slot slot) { return work_.slots[slot].data(); }
 
-  /// Rows that products read: normed, transformed, shown to an observer.
-  Result<std::vector<float>> input(const StepInput& in, const Weight* reader) {
+  /// Rows that products read: normed, transformed, shown to an observer; and, where a norm is all that was done to
+  /// them, what they were before it.
+  struct Input {
+    std::vector<float> x, before;
+    const Norm* norm = nullptr;
+  };
+  Result<Input> input(const StepInput& in, const Weight* reader) {
     const int64_t k = ref_weight(reader).plan.k();
     std::vector<float> x(rows(in.from), rows(in.from) + m_ * k);
+    Input input;
+    if (in.norm != nullptr && in.hadamard == 0) input.before = x, input.norm = in.norm;
     for (int64_t r = 0; r < m_ && in.norm != nullptr; ++r)
       ref_ops().rms_norm(x.data() + r * k, in.norm->weight.data(), k, in.norm->eps, x.data() + r * k);
     for (int64_t r = 0; r < m_ && in.hadamard > 0; ++r) ref_ops().hadamard(x.data() + r * k, k, in.hadamard);
     if (taps_ && in.tap >= 0 && work_.observer) LOWBIT_TRY(work_.observer(in.tap, x.data(), m_, k));
-    return x;
+    input.x = std::move(x);
+    return input;
   }
 
   std::vector<float> normed(std::vector<float> x, const Norm* norm) const {
@@ -179,12 +189,20 @@ class RefRun {
     return x;
   }
 
-  Result<std::vector<float>> product(const Weight* weight, const std::vector<float>& x) {
+  /// `own`: norms of single layers stand between, of which this layer's is `norm`, or null.
+  Result<std::vector<float>> product(const Weight* weight, const Input& in, bool own, const Norm* norm) {
     const RefWeight& w = ref_weight(weight);
+    const int64_t k = w.plan.k();
     std::vector<float> y(size_t(m_ * w.plan.n()));
     ActivationRows prepared;
     prepared.set_rounding(w.rounding);
-    LOWBIT_TRY(prepared.prepare(w.plan.activation(), x.data(), m_, w.plan.k(), w.plan.k(), Isa::kScalar, *work_.pool));
+    const std::vector<float> x = normed(in.x, norm);
+    if (in.norm != nullptr && !own && w.plan.activation() == Activation::kInt8) {
+      LOWBIT_TRY(prepared.prepare_normed(in.before.data(), in.norm->weight.data(), in.norm->eps, m_, k, k, Isa::kScalar,
+                                         *work_.pool));
+    } else {
+      LOWBIT_TRY(prepared.prepare(w.plan.activation(), x.data(), m_, k, k, Isa::kScalar, *work_.pool));
+    }
     LOWBIT_TRY(w.plan.run(prepared, w.bias.empty() ? nullptr : w.bias.data(), y.data(), w.plan.n(), *work_.pool));
     return y;
   }

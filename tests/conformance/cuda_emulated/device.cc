@@ -209,12 +209,15 @@ Status step_products(const StepProducts& call) {
     const int64_t m = first.m, k = first.w.k, ldq = (k + 63) / 64 * 64;
     std::vector<float> x(size_t(m * k)), scales(size_t(m * first.w.groups));
     std::vector<int8_t> codes(size_t(m * ldq));
-    if (call.norm != nullptr) {
+    const bool whole = call.norm != nullptr && !first.x_groups;
+    if (whole) {
+      (void)norm_codes({call.rows, call.norm, call.eps, m, k, 0, codes.data(), ldq, scales.data(), nullptr, false});
+    } else if (call.norm != nullptr) {
       (void)norm_rows(call.rows, call.norm, m, k, call.eps, x.data(), nullptr);
     } else if (call.rows != nullptr) {
       std::copy_n(call.rows, x.size(), x.data());
     }
-    if (call.rows != nullptr)
+    if (call.rows != nullptr && !whole)
       (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.x_groups ? first.w.group : 0,
                                  first.exact_scales, codes.data(), ldq, scales.data(), nullptr);
     std::vector<std::vector<float>> y;

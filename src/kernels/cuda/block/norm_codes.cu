@@ -80,10 +80,12 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
     write_quads(call, row, norm, by, scales, groups);
     return;
   }
+  const bool whole = call.group <= 0;  // its one scale takes the factor
 #pragma unroll 4
-  for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = __fmul_rn(__fmul_rn(row[i], by), norm[i]);
+  for (int64_t i = thread; i < call.k; i += kCodeThreads)
+    row[i] = __fmul_rn(whole ? row[i] : __fmul_rn(row[i], by), norm[i]);
   __syncthreads();
-  if (groups == 1 && !call.exact_scales) {
+  if (whole) {
     uint32_t most = largest_bits(row, thread, call.k, kCodeThreads);
     for (int w = kLanes / 2; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
     if (thread % kLanes == 0) largest[thread / kLanes] = most;
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
     for (int i = 0; i < kCodeThreads / kLanes; ++i) most = max(most, largest[i]);
     const Quantizer q = quantizer_of(most);
     write_codes(call, row, thread, call.ldq, kCodeThreads, q);
-    if (thread == 0) *scales = q.scale;
+    if (thread == 0) *scales = __fmul_rn(q.scale, by);
     return;
   }
   // A half of a warp takes a group; the same number of rounds for all, since lanes wait for each other.

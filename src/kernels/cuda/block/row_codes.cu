@@ -86,17 +86,17 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     if constexpr (kStart == RowStart::kSum) store_quad(x + column, v[i]);
     if (!kWarp && call.norm != nullptr) store_quad(row + column, v[i]);
   }
+  constexpr int kGroup = kCodeGroup<kE4m3>;
+  const bool whole = !kE4m3 && call.group == 0;
+  float by = 1.0f;  // the norm's factor
   if (call.norm != nullptr) {
-    const float by = kWarp
-                         ? factor_of(v, k, call.eps)
-                         : block_inverse_rms(row, k, call.eps, threads, reinterpret_cast<float*>(of_warps + kRowWarps));
+    by = kWarp ? factor_of(v, k, call.eps)
+               : block_inverse_rms(row, k, call.eps, threads, reinterpret_cast<float*>(of_warps + kRowWarps));
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) v[i].v[j] = __fmul_rn(__fmul_rn(v[i].v[j], by), norm[i].v[j]);
+      for (int j = 0; j < 4; ++j) v[i].v[j] = __fmul_rn(whole ? v[i].v[j] : __fmul_rn(v[i].v[j], by), norm[i].v[j]);
   }
-  constexpr int kGroup = kCodeGroup<kE4m3>;
-  const bool whole = !kE4m3 && call.group == 0;
   uint32_t most = 0;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i)
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     if (!whole && column % kGroup == 0 && column < k)
       call.scales[at * row_step + column / kGroup * group_step] = of.scale;
   }
-  if (whole && thread == 0) call.scales[at] = q.scale;
+  if (whole && thread == 0) call.scales[at] = call.norm != nullptr ? __fmul_rn(q.scale, by) : q.scale;
   for (int column = 4 * (kQuads * threads + thread); column < ldq; column += 4 * threads) codes[column / 4] = 0;
 }
 
