@@ -26,8 +26,9 @@ struct ModelOptions {
   /// 99.9 % quantile. int4: -7..7 with a scale per 32 columns (the head's input keeps int8). fp8: E4M3 with a scale per
   /// 128 columns, for fp8 weights alone; all others take f32. f16, bf16: x rounded to 16 bits, then the exact products;
   /// on a GPU within a bound of them (docs/numerics.md#activations-in-16-bits). f32: exact. auto: int8, but as
-  /// int8-row for ternary and binary layers with one scale per row, which are trained so. Layers whose weights are no
-  /// small integers (dense, fp8, codebooks of other values) take f32 but for fp8 by fp8.
+  /// int8-row for ternary and binary layers with one scale per row, which are trained so, and with a scale of x per
+  /// 128 columns for layers of up to four bits in groups of 128 (docs/numerics.md#exact-scales). Layers whose weights
+  /// are no small integers (dense, fp8, codebooks of other values) take f32 but for fp8 by fp8.
   std::string activation = "auto";
   /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
   bool tune = false;
@@ -66,7 +67,8 @@ struct ModelInfo {
   int64_t weight_bytes = 0, kv_bytes = 0;  // kv_bytes: of one session that is full
   std::string kv, kv_keep, kv_demote;      // as ModelOptions
   int64_t kv_refresh = 0;
-  std::string activation, isa;  // isa: "cuda" on a GPU
+  std::string activation;  // the option that gives these bits: "auto" where layers have a scale of x per 128 columns
+  std::string isa;         // "cuda" on a GPU
   int threads = 0;
   double load_s = 0;
 };

@@ -32,11 +32,19 @@ XSpec choose_x(const QTensor& w, const XPolicy& policy) {
   const std::string floats = why_float_sums(w, x.group);
   if (floats.empty()) {
     x.activation = policy.activation;
-    x.rounding.exact_scales = policy.by_weight && takes_exact_scales(w);
+    x.rounding.exact_scales = policy.by_weight && policy.rounding.is_default() && takes_exact_scales(w);
   } else {
     x.reason = "f32 activations: " + floats;
   }
   return x;
+}
+
+MatmulOptions host_options(const XSpec& x) {
+  MatmulOptions options;
+  options.activation = x.activation;
+  options.exact_scales = x.rounding.exact_scales;
+  options.activation_group = options.exact_scales ? kExactScaleColumns : x.group;
+  return options;
 }
 
 }  // namespace lowbit

@@ -105,6 +105,11 @@ Groups groups_of(const QTensor& w, Activation activation, int64_t activation_gro
   return {group, groups, w.group() >= w.k ? groups : w.group() / group, grouped};
 }
 
+cuda::MatmulShape shape_of(const QTensor& w, const Groups& g, bool exact_scales) {
+  const bool offsets = w.scaling.zero != ZeroKind::kNone;
+  return {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale, 0, 0, exact_scales};
+}
+
 std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scaling, int64_t x_group) {
   std::string name = kernel.name;
   if (x_group > 0) name.insert(name.rfind("__"), "g" + std::to_string(x_group));
@@ -173,11 +178,8 @@ bool sums_integers(const QTensor& w, const DeviceMatmulOptions& options) {
 bool keeps_indices(const QTensor& w, FormatId format, const DeviceMatmulOptions& options) {
   if (trellis_of(format) == nullptr && !can_look_up_sorted(w.codebook)) return false;
   const Groups g = groups_of(w, options.activation, options.activation_group);
-  const bool offsets = w.scaling.zero != ZeroKind::kNone;
-  if (wide_group(format, w.n, w.k, g, offsets, options) > 0) return true;
-  const KernelPair pair = choose_kernels(
-      format, options.activation,
-      {1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale, 0, 0, options.exact_scales}, options);
+  if (wide_group(format, w.n, w.k, g, w.scaling.zero != ZeroKind::kNone, options) > 0) return true;
+  const KernelPair pair = choose_kernels(format, options.activation, shape_of(w, g, options.exact_scales), options);
   return pair.few != nullptr && pair.few->instance != nullptr;
 }
 
@@ -222,7 +224,7 @@ Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& opti
     return fail(ErrorCode::kUnsupported, "matmul", format_info(format).name, "a CUDA kernel for it", pair.reason);
   few_.kernel = pair.few;
   many_.kernel = pair.many;
-  reason_ = pair.reason + about_many(pair, shape(1), scaling_, x_groups_ ? group_ : 0);
+  reason_ = pair.reason + about_many(pair, shape(1), scaling_, scale_columns());
   for (Order* order : {&few_, &many_}) {
     if (order->kernel == nullptr) continue;
     order->row_bytes = order->kernel->row_bytes(kernel_k());
@@ -234,7 +236,7 @@ Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& opti
 
 std::string DeviceMatmulPlan::kernel_name(int64_t m, cuda::Element x) const {
   const Order& order = order_for(m, x);
-  std::string name = full_name(*order.kernel, scaling_, x_groups_ ? group_ : 0);
+  std::string name = full_name(*order.kernel, scaling_, scale_columns());
   if (order.kernel->instance_name != nullptr)
     name += " (" + order.kernel->instance_name(shape(m), order.instances[static_cast<size_t>(bracket(m))]) + ")";
   return name;
@@ -354,10 +356,6 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make_derived(FormatId format, const u
   return plan;
 }
 
-int64_t DeviceMatmulPlan::workspace_bytes(int64_t m, cuda::Element x) const {
-  return order_for(m, x).kernel->workspace_bytes(shape(m), x);
-}
-
 Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
                              uint8_t* workspace, void* stream, bool overlap) const {
   const bool int8 = x.element == cuda::Element::kInt8;
@@ -418,10 +416,8 @@ bool DeviceMatmulPlan::takes_halves() const {
 bool takes_halves(const QTensor& w) {
   if (is_dense(w.format)) return false;
   const Groups g = groups_of(w, Activation::kF32, 0);
-  const cuda::MatmulShape shape = {
-      1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
   const DeviceMatmulOptions floats{.activation = Activation::kF32};
-  const KernelPair pair = choose_kernels(format_on_device(w, floats), Activation::kF32, shape, floats);
+  const KernelPair pair = choose_kernels(format_on_device(w, floats), Activation::kF32, shape_of(w, g, false), floats);
   return pair.few != nullptr && !is_fallback(*pair.few);
 }
 
@@ -436,16 +432,12 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   const FormatId format = format_on_device(w, options);
   const bool offsets = w.scaling.zero != ZeroKind::kNone;
   const int64_t wide = wide_group(format, w.n, w.k, g, offsets, options);
-  const cuda::MatmulShape shape =
-      wide > 0
-          ? wide_shape(1, w.n, w.k, g, wide)
-          : cuda::MatmulShape{
-                1, w.n, w.k, g.group, g.groups, offsets, g.x_groups, g.groups_per_scale, 0, 0, options.exact_scales};
+  const cuda::MatmulShape shape = wide > 0 ? wide_shape(1, w.n, w.k, g, wide) : shape_of(w, g, options.exact_scales);
   const KernelPair pair = choose_kernels(format, activation, shape, options);
   if (pair.few == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
   const std::string scaling = dense ? "" : scaling_name(w.scaling);
-  const int64_t x_group = g.x_groups ? g.group : 0;
+  const int64_t x_group = options.exact_scales ? kExactScaleColumns : g.x_groups ? g.group : 0;
   const std::string reason = options.fallback != wanted.fallback ? kFloatTable : pair.reason;
   return DeviceKernelChoice{full_name(*pair.few, scaling, x_group), reason + about_many(pair, shape, scaling, x_group) +
                                                                         about_wide(g.group, wide) +

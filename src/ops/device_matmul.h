@@ -9,6 +9,7 @@
 #include "format/qtensor.h"
 #include "kernels/cuda_api.h"
 #include "lowbit/error.h"
+#include "ops/activation_rounding.h"
 #include "tensor/arena.h"
 
 namespace lowbit {
@@ -57,13 +58,18 @@ class DeviceMatmulPlan {
   /// later.
   cuda::Matmul call(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
                     uint8_t* workspace, void* stream, bool overlap = true) const;
-  int64_t workspace_bytes(int64_t m, cuda::Element x) const;
+  int64_t workspace_bytes(int64_t m, cuda::Element x) const {
+    return order_for(m, x).kernel->workspace_bytes(shape(m), x);
+  }
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   int64_t group() const { return group_; }
   int64_t groups() const { return groups_; }
   bool x_groups() const { return x_groups_; }  // x has a scale per group, not per row
+  bool exact_scales() const { return exact_scales_; }
+  /// That share a scale of x, as names say them; 0: the row.
+  int64_t scale_columns() const { return exact_scales_ ? kExactScaleColumns : x_groups_ ? group_ : 0; }
   Activation activation() const { return activation_; }
   /// The kernel for `m` tokens, of codes where activations are int8.
   const cuda::MatmulKernel& kernel(int64_t m = 1) const { return *order_for(m, own_element()).kernel; }

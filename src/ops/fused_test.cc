@@ -29,10 +29,11 @@ std::vector<Isa> isas() {
   return all;
 }
 
-MatmulPlan plan_of(FormatId format, int64_t n, int64_t k, const MatmulOptions& options, ThreadPool& pool) {
+MatmulPlan plan_of(FormatId format, int64_t n, int64_t k, const MatmulOptions& options, ThreadPool& pool,
+                   int64_t group = 64) {
   TimedMatmul spec;
   spec.format = format;
-  spec.group = 64;
+  spec.group = group;
   spec.n = n;
   spec.k = k;
   auto plan = MatmulPlan::make(*random_weight(spec, pool), options, pool);
@@ -131,6 +132,42 @@ TEST(Fused, GatedProductsAndTheCodesBehind) {
           EXPECT_EQ(y, y2) << isa_name(isa) << " " << m << " " << width;
           // Codes of another layout are not there, and nothing to make them from.
           const MatmulPlan other = plan_of(FormatId::kInt4, 40, width, {Activation::kInt8, isa, false, 0}, pool);
+          const Status status = other.run(expected, nullptr, y3.data(), 40, pool);
+          ASSERT_FALSE(status.has_value());
+          EXPECT_EQ(status.error().code, ErrorCode::kShapeMismatch);
+        }
+}
+
+/// Codes of 128 columns with exact scales, more than the panels' chunks have.
+TEST(Fused, CodesWithExactScalesBehindGatedProducts) {
+  Rng rng(5);
+  const int64_t k = 192;
+  for (const Isa isa : isas())
+    for (const int64_t width : {150, 256, 1600})
+      for (const int64_t m : {1, 5, 60})
+        for (const int threads : {1, 3}) {
+          ThreadPool pool(threads);
+          MatmulOptions options{Activation::kInt8, isa, false, kExactScaleColumns};
+          options.exact_scales = true;
+          const MatmulPlan gate = plan_of(FormatId::kInt4, width, k, {Activation::kInt8, isa, false, 32}, pool);
+          const MatmulPlan up = plan_of(FormatId::kInt2, width, k, {Activation::kInt8, isa, false, 32}, pool);
+          const MatmulPlan down = plan_of(FormatId::kInt4, 40, width, options, pool, kExactScaleColumns);
+          const auto x = random_floats(rng, m * k);
+          std::vector<float> g(size_t(m * width)), u(g.size()), y(size_t(m * 40)), y2 = y, y3 = y;
+          ActivationRows rows, behind, expected;
+          ASSERT_TRUE(rows.prepare(Activation::kInt8, x.data(), m, k, k, isa, pool));
+          EXPECT_EQ(down.code_layout(), (CodeLayout{.group = kExactScaleColumns, .exact_scales = true}));
+          ASSERT_TRUE(expected.expect_codes(m, width, down.code_layout(), isa));
+          EXPECT_EQ(expected.expected_group(), kExactScaleColumns);
+          ASSERT_TRUE(run_gated({&gate, nullptr, g.data(), width}, {&up, nullptr, u.data(), width},
+                                vector_ops(isa).silu_mul, rows, &expected, pool));
+          ASSERT_TRUE(down.run(expected, nullptr, y.data(), 40, pool));
+          ASSERT_TRUE(behind.prepare(Activation::kInt8, g.data(), m, width, width, isa, pool));
+          ASSERT_TRUE(down.run(behind, nullptr, y2.data(), 40, pool));
+          EXPECT_EQ(y, y2) << isa_name(isa) << " " << m << " " << width;
+          // Codes with other scales are not there.
+          options.exact_scales = false;
+          const MatmulPlan other = plan_of(FormatId::kInt4, 40, width, options, pool, kExactScaleColumns);
           const Status status = other.run(expected, nullptr, y3.data(), 40, pool);
           ASSERT_FALSE(status.has_value());
           EXPECT_EQ(status.error().code, ErrorCode::kShapeMismatch);

@@ -139,8 +139,8 @@ int64_t x_group_of(const QTensor& w, int64_t activation_group);
 /// do for a codebook of integers within int8 whose groups are so short that no sum of floats is rounded
 /// (docs/numerics.md#matmul).
 std::string why_float_sums(const QTensor& w, int64_t activation_group);
-/// Whether sums over kExactScaleColumns columns have no more bits than ActivationRounding::exact_scales leaves room for,
-/// and one scale of the weight: integers of four bits or fewer in such groups.
+/// Whether sums over kExactScaleColumns columns have no more bits than ActivationRounding::exact_scales leaves room
+/// for, and one scale of the weight: integers of four bits or fewer in such groups.
 bool takes_exact_scales(const QTensor& w);
 /// Whether a codebook's entries are integers of 8 bits.
 bool has_integers_alone(const QTensor& w);

@@ -107,8 +107,9 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
       continue;
     }
     if (x.rounding.halves != Halves::kNone) about_x += fmt::format("; x rounded to {}", halves_name(x.rounding.halves));
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan,
-                      MatmulPlan::make(w, {x.activation, engine.isa, false, x.group}, *engine.pool));
+    MatmulOptions options = host_options(x);
+    options.isa = engine.isa;
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, options, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason() + about_x});
     source->release(t.name);
   }

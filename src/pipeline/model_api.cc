@@ -112,6 +112,17 @@ LoadOptions load_options_of(const ModelOptions& options, const Engine& engine, c
   return load;
 }
 
+/// The --act that gives the same bits: "auto" where it gives scales that no other one does.
+std::string activation_name(const ActivationChoice& wanted, const std::vector<WeightInfo>& linears) {
+  std::string name = wanted.name;
+  for (const WeightInfo& l : linears) {
+    if (!wanted.x.by_weight || l.activation != Activation::kInt8) continue;
+    if (l.activation_group == kExactScaleColumns) return "auto";
+    if (l.activation_group == 0) name = "int8-row";
+  }
+  return name;
+}
+
 /// All that says how a model runs; what its source says is there.
 void fill_info(ModelInfo& info, const SharedModel& model, const LoadOptions& load, const Engine& engine,
                const ActivationChoice& activation) {
@@ -122,10 +133,7 @@ void fill_info(ModelInfo& info, const SharedModel& model, const LoadOptions& loa
   info.kv_refresh = load.kv.refresh;
   info.kv_demote = kv_demote_name(load.kv);
   info.kv_bytes = model.pages->bytes_of(load.context);
-  info.activation = activation.name;
-  for (const WeightInfo& l : model.transformer->linears())
-    if (activation.x.by_weight && l.activation == Activation::kInt8 && l.activation_group == 0)
-      info.activation = "int8-row";
+  info.activation = activation_name(activation, model.transformer->linears());
   info.isa = engine.gpu >= 0 ? "cuda" : load.reference ? kReference : isa_name(engine.isa);
   info.threads = model.transformer->pool().size();
 }

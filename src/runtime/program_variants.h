@@ -40,6 +40,20 @@ inline std::vector<Variant> variants() {
   s.group = Scaling::kAll;
   all.push_back({"ternary, as trained", s, {.group = 32, .by_weight = true}});
   s = {};
+  s.format = FormatId::kInt4;
+  s.group = 128;
+  s.hidden = 192;
+  s.intermediate = 300;
+  s.head_dim = 64;
+  s.mlp_bias = true;
+  all.push_back({"int4 in groups of 128, exact scales", s, {.group = 32, .by_weight = true}});
+  s = {};
+  s.format = FormatId::kInt2;
+  s.group = 128;
+  s.hidden = 128;  // the gated product's codes would be others
+  s.intermediate = 192;
+  all.push_back({"int2 in groups of 128, exact scales before down alone", s, {.group = 32, .by_weight = true}});
+  s = {};
   s.model_type = "bitnet";
   all.push_back({"bitnet, dense", s, {.activation = Activation::kF32}});
   s.tied = true;

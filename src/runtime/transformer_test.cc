@@ -357,6 +357,25 @@ TEST(Transformer, ActivationsAsTrained) {
   }
 }
 
+/// Small integers in groups of 128 have an exact scale of x for these, where they are not the row.
+TEST(Transformer, ExactScalesOfActivations) {
+  for (const auto& [format, wanted] : {std::pair{FormatId::kInt4, 128}, {FormatId::kInt8, 32}}) {
+    RandomModelSpec spec;
+    spec.format = format;
+    spec.group = 128;
+    spec.intermediate = 320;
+    LoadOptions options;
+    options.x = {.group = 32, .by_weight = true};
+    auto model = must_load(make_random_model(spec), options);
+    ASSERT_TRUE(model);
+    for (const WeightInfo& info : model->linears()) {
+      const int64_t group = info.k == spec.intermediate ? wanted : 32;
+      EXPECT_EQ(info.activation_group, group) << info.kernel;
+      EXPECT_NE(info.kernel.find("_a8g" + std::to_string(group) + "_"), std::string::npos) << info.kernel;
+    }
+  }
+}
+
 TEST(Transformer, ObserverSeesEveryLinear) {
   const RandomModelSpec spec;
   auto model = must_load(make_random_model(spec), {});

@@ -1,5 +1,5 @@
-// Products of few rows with int8 x that has a scale per 32 columns, or an exact one per 128, bit for bit against the loops of docs/numerics.md.
-// Included by a test that has an OnDevice<T>, behind float_checks.h.
+// Products of few rows with int8 x that has a scale per 32 columns, or an exact one per 128, bit for bit against the
+// loops of docs/numerics.md. Included by a test that has an OnDevice<T>, behind float_checks.h.
 
 #include <algorithm>
 #include <array>

@@ -368,47 +368,6 @@ TEST_P(VectorOpsConformance, QuantizeGroupsWithExactScales) {
   });
 }
 
-/// What docs/numerics.md#activations says of them: the next number of six bits, codes that stay within 127 and half a
-/// step, and sums of up to 128 products by values up to 16 that come to the same in any order.
-TEST(VectorOpsReference, ExactScales) {
-  Rng rng{11};
-  for (int round = 0; round < 4000; ++round) {
-    auto x = random_floats(rng, 128, Fill::kNormal);
-    const float size = std::ldexp(1.0f, int(rng.below(200)) - 110);
-    for (float& v : x) v *= size;
-    if (round % 3 == 0) x[size_t(rng.below(128))] *= 100;
-    const Quantized plain = quantize(kRefVectorOps, x, nullptr, 1.0f, 128),
-                    exact = quantize(kRefVectorOps, x, nullptr, 1.0f, 128, true);
-    const float scale = exact.scales[0];
-    int e = 0;
-    const float mantissa = std::frexp(scale, &e) * 64;
-    EXPECT_EQ(mantissa, std::floor(mantissa)) << scale;
-    EXPECT_GE(scale, plain.scales[0]);
-    EXPECT_LE(scale, plain.scales[0] * (1 + 1.0f / 32));
-    float by_32 = 0;
-    int whole = 0;
-    for (int j = 0; j < 4; ++j) {
-      int sum = 0;
-      for (int i = 32 * j; i < 32 * j + 32; ++i) {
-        EXPECT_LE(std::abs(int(exact.codes[size_t(i)])), 127);
-        EXPECT_LE(std::fabs(double(x[size_t(i)]) - double(exact.codes[size_t(i)]) * double(scale)),
-                  0.5000001 * double(scale));
-        sum += exact.codes[size_t(i)] * (int(rng.below(33)) - 16);
-      }
-      by_32 = std::fma(float(sum), scale, by_32);
-      whole += sum;
-    }
-    EXPECT_EQ(by_32, float(whole) * scale);
-  }
-  for (const float special : {0.0f, 1e-40f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    const std::vector<float> x(128, special);
-    const Quantized plain = quantize(kRefVectorOps, x, nullptr, 1.0f, 128),
-                    exact = quantize(kRefVectorOps, x, nullptr, 1.0f, 128, true);
-    EXPECT_TRUE(same(plain.scales[0], exact.scales[0])) << special;
-    EXPECT_EQ(plain.codes, exact.codes);
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(EveryIsa, VectorOpsConformance, testing::ValuesIn(subjects()),
                          [](const auto& subject) { return std::string(subject.param.name); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VectorOpsConformance);

@@ -75,6 +75,23 @@ class Ppl(CliTest):
         self.assertLess(abs(values["bf16"] / values["f32"] - 1), 1e-2)
         self.assertGreater(abs(values["int4"] / values["f32"] - 1), abs(values["int8"] / values["f32"] - 1))
 
+    def test_exact_scales(self):
+        """Up to four bits in groups of 128: one scale of x for these, the same bits everywhere; reports and names say so."""
+        wide = cli.make_model(self.dir / "wide", "--hidden", "192", "--ffn", "320", "--heads", "4")
+        model = self.quantized("groups_of_128", "--format", "int4", "--group", 128, source=wide)
+        call = ("ppl", model, "-f", self.text, "-c", 64, "--chunks", 2)
+        on_gpu = ("--device", "cuda", "--exact") if self.json("doctor")["gpu"] is not None else ()
+        values = {}
+        for act, columns in (("auto", 128), ("int8", 32)):
+            reports = [self.json(*call, "--act", act, *more) for more in ((), ("--isa", "scalar"), on_gpu)]
+            self.assertEqual(len({report["ppl"] for report in reports}), 1, act)
+            self.assertEqual({report["activation"] for report in reports}, {act})
+            values[act] = reports[0]["ppl"]
+            kernels = {k["layer"]: k["kernel"] for k in self.json("inspect", model, "--kernels", "--act", act)["kernels"]}
+            self.assertIn(f"matmul_int4_a8g{columns}_g128__", kernels["model.layers.0.mlp.down_proj.weight"])
+        self.assertNotEqual(values["auto"], values["int8"])
+        self.assertLess(abs(values["auto"] / values["int8"] - 1), 0.02)
+
     def test_against(self):
         logits, args = self.dir / "logits", ("-f", self.text, "-c", 64, "--chunks", 4, "--act", "f32")
         base = self.json("ppl", self.hf, *args, "--save-logits", logits)

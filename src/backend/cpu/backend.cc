@@ -21,10 +21,7 @@ class CpuBackend final : public HostBackend {
     weight->multiplies = use != WeightUse::kRows;
     if (use != WeightUse::kProducts) weight->table = w;
     if (weight->multiplies) {
-      MatmulOptions options;
-      options.activation = x.activation;
-      options.exact_scales = x.rounding.exact_scales;
-      options.activation_group = options.exact_scales ? kExactScaleColumns : x.group;
+      MatmulOptions options = host_options(x);
       options.isa = isa_;
       options.arena = &arena_;
       LOWBIT_TRY_ASSIGN(weight->plan, MatmulPlan::make(w, options, *pool_));

@@ -122,17 +122,9 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
 
 MatmulShape shape_of(const Matmul& call) {
   const Weight& w = call.w;
-  return {call.m,
-          w.n,
-          w.k,
-          w.group,
-          w.groups,
-          w.offsets != nullptr,
-          call.x_groups,
-          w.groups_per_scale,
-          call.spread,
-          call.x_k,
-          call.exact_scales};
+  MatmulShape s = {call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
+  s.spread = call.spread, s.x_k = call.x_k, s.exact_scales = call.exact_scales;
+  return s;
 }
 
 // ---- int8: codes and scales in the workspace when x comes as floats, sums of x when there are offsets

@@ -11,6 +11,7 @@
 #include "ops/device_matmul.h"
 #include "ops/matmul.h"
 #include "tests/conformance/cuda/on_device.h"
+#include "tests/conformance/exact_codes.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit::device_cases {
@@ -58,6 +59,7 @@ struct DeviceCase {
   bool quantized_x = false;  // int8 codes come in, made by the CPU
   bool fallback = false, overlap = true;
   int64_t most_rows = 0;
+  bool exact_scales = false;
 };
 
 inline std::vector<float> random_bias(const Case& c) {
@@ -72,8 +74,15 @@ struct Codes {
   std::vector<int8_t> values;
   std::vector<float> scales;
 };
-inline Codes quantize(const Case& c, const std::vector<float>& x, int64_t group, int64_t groups) {
+inline Codes quantize(const Case& c, const std::vector<float>& x, int64_t group, int64_t groups,
+                      bool exact_scales = false) {
   Codes q{std::vector<int8_t>(size_t(c.m * c.ldx + 1)), std::vector<float>(size_t(c.m * groups + 1))};
+  if (exact_scales) {
+    for (int64_t m = 0; m < c.m; ++m)
+      conformance::exact_codes(x.data() + m * c.ldx, c.k, c.k, q.values.data() + m * c.ldx,
+                               &q.scales[size_t(m * groups)]);
+    return q;
+  }
   for (int64_t m = 0; m < c.m; ++m)
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t first = g * group, n = std::min(group, c.k - first);
@@ -99,7 +108,8 @@ inline Outcome run_on_device(const DeviceCase& d, const DeviceMatmulPlan& plan, 
   DeviceRows rows{nullptr, d.x, c.m, c.ldx, nullptr};
   if (d.quantized_x) {
     const bool grouped = plan.x_groups();
-    const Codes q = quantize(c, x, grouped ? plan.group() : std::max<int64_t>(c.k, 1), grouped ? plan.groups() : 1);
+    const Codes q =
+        quantize(c, x, grouped ? plan.group() : std::max<int64_t>(c.k, 1), grouped ? plan.groups() : 1, d.exact_scales);
     rows_buffer = on_device(q.values.data(), q.values.size());
     scales = on_device(q.scales.data(), 4 * q.scales.size());
     rows.element = Element::kInt8;
@@ -122,10 +132,12 @@ inline Outcome run_on_device(const DeviceCase& d, const DeviceMatmulPlan& plan, 
   return out;
 }
 
-inline std::vector<float> run_reference(const Case& c, const QTensor& w, const std::vector<float>& x,
-                                        Activation activation) {
+inline std::vector<float> run_reference(const DeviceCase& d, const QTensor& w, const std::vector<float>& x) {
+  const Case& c = d.c;
   std::vector<float> y(size_t(c.m * c.ldy + 1));
-  auto plan = MatmulPlan::make(w, {activation, Isa::kScalar, true, c.activation_group}, pool());
+  MatmulOptions options{d.activation, Isa::kScalar, true, d.exact_scales ? kExactScaleColumns : c.activation_group};
+  options.exact_scales = d.exact_scales;
+  auto plan = MatmulPlan::make(w, options, pool());
   EXPECT_TRUE(plan.has_value()) << c.name();
   if (!plan) return y;
   ActivationRows rows;
@@ -220,10 +232,14 @@ inline int compare_case(DeviceCase d, Counts& counts) {
     for (float& v : x) v = rounded(v, d.x);
   if (info.kind == ValueKind::kDense) d.activation = Activation::kF32;
   d.quantized_x = d.quantized_x && d.activation == Activation::kInt8;
-  auto plan = DeviceMatmulPlan::make(w, {d.activation, d.c.activation_group, d.fallback, d.most_rows});
+  auto plan = DeviceMatmulPlan::make(w, {.activation = d.activation,
+                                         .activation_group = d.c.activation_group,
+                                         .fallback = d.fallback,
+                                         .most_rows = d.most_rows,
+                                         .exact_scales = d.exact_scales});
   EXPECT_TRUE(plan.has_value()) << d.c.name() << ": " << (plan ? "" : plan.error().message());
   if (!plan) return 1;
-  const auto want = run_reference(d.c, w, x, d.activation);
+  const auto want = run_reference(d, w, x);
   const Outcome got = run_on_device(d, *plan, x);
   ++counts.compared;
   counts.gemv += got.kernel.find("gemv") != std::string::npos;

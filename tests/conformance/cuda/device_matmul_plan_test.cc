@@ -79,6 +79,24 @@ TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
   }
 }
 
+/// Names say how many columns share a scale of x, not how many a kernel adds up at a time.
+TEST(DeviceMatmul, NamesOfExactScales) {
+  if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
+  Case c;
+  c.scaling.k_block = 128;
+  c.n = c.ldy = 256;
+  c.k = c.ldx = 640;
+  const QTensor w = conformance::random_weights(c);
+  for (const auto& [exact, fallback, name] : {std::tuple{false, false, "matmul_int4_a8g32_g128__cuda_"},
+                                              {false, true, "matmul_int4_a8g32_g128__cuda_warp"},
+                                              {true, false, "matmul_int4_a8g128_g128__cuda_tensor"},
+                                              {true, true, "matmul_int4_a8g128_g128__cuda_warp"}}) {
+    const auto choice = choose_device_kernel(w, {.activation_group = 32, .fallback = fallback, .exact_scales = exact});
+    ASSERT_TRUE(choice.has_value());
+    EXPECT_EQ(choice->name.find(name), 0U) << choice->name;
+  }
+}
+
 /// Tables of integers are multiplied as these, on tensor cores, which look indices up where x has a scale per 32
 /// columns, and find them on a trellis of two bits; others as floats.
 TEST(DeviceMatmul, TablesOfIntegers) {
@@ -106,6 +124,21 @@ TEST(DeviceMatmul, TablesOfIntegers) {
       ASSERT_TRUE(floats.has_value());
       EXPECT_NE(floats->name.find("cuda_warp"), std::string::npos) << floats->name;
     }
+}
+
+TEST(DeviceMatmul, PlansWithExactScalesHaveTheNamesOfTheChoice) {
+  LOWBIT_NEEDS_GPU();
+  Case c;
+  c.scaling.k_block = 128;
+  c.n = c.ldy = 256;
+  c.k = c.ldx = 640;
+  const auto plan =
+      DeviceMatmulPlan::make(conformance::random_weights(c), {.activation_group = 32, .exact_scales = true});
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->scale_columns(), 128);
+  EXPECT_EQ(plan->group(), 32);
+  for (const int64_t m : {1, 8, 64, 2048})
+    EXPECT_EQ(plan->kernel_name(m).find("matmul_int4_a8g128_g128__cuda_tensor"), 0U) << plan->kernel_name(m);
 }
 
 TEST(DeviceMatmul, TrellisesOfTwoBitsTakeTwoBits) {

@@ -192,12 +192,16 @@ Status row_products(const MatmulKernel& kernel, std::span<const Matmul> calls) {
 bool takes_step_products(const StepProducts& call) {
   bool takes = call.parts[0].m <= kMostStepRows;
   const bool one = call.rows != nullptr && call.parts[0].m == 1;  // of which codes share a scale
-  for (int i = 0; i < call.count; ++i) takes = takes && (call.parts[size_t(i)].x_groups || one);
+  for (int i = 0; i < call.count; ++i) {
+    const Matmul& part = call.parts[size_t(i)];
+    takes = takes && (part.x_groups || one) && part.exact_scales == call.parts[0].exact_scales;
+    if (part.exact_scales && call.rows != nullptr && part.m > 1) takes = takes && part.w.k % 128 == 0;
+  }
   return takes;
 }
 bool leaves_codes(const StepProducts& call) {
   const Matmul& first = call.parts[0];
-  return call.rows != nullptr && first.m == 1 && first.x_groups && first.w.n % 64 == 0 &&
+  return call.rows != nullptr && first.m == 1 && first.x_groups && !first.exact_scales && first.w.n % 64 == 0 &&
          (call.end == ProductEnd::kSilu || call.end == ProductEnd::kSquaredRelu);
 }
 int64_t step_product_blocks(const StepProducts& call) { return call.parts[0].w.n / 16 + 1; }
