@@ -201,12 +201,12 @@ Option* add_activation_option(Verb& app, std::string& value, bool allow_auto) {
                                          value));
   return add_choice_option(
       app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "fp8", "f16", "bf16", "f32"},
-      fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and clipped, in 4 bits per "
-                  "32 columns, in E4M3 per 128 columns of fp8 layers, in 16 bits, or exact; auto: int8, and per row "
-                  "for ternary "
-                  "and binary layers with one scale per row "
-                  "[{}]",
-                  value));
+      fmt::format(
+          ": activations in int8 with a scale per 32 columns, per row, or per row and clipped, in 4 bits per "
+          "32 columns, in E4M3 per 128 columns of fp8 layers, in 16 bits, or exact; auto: int8, per row for ternary "
+          "and binary layers with one scale per row, per 128 columns for up to 4 bits in groups of 128 "
+          "[{}]",
+          value));
 }
 
 template <class Options>

@@ -76,7 +76,7 @@ class Ppl(CliTest):
         self.assertGreater(abs(values["int4"] / values["f32"] - 1), abs(values["int8"] / values["f32"] - 1))
 
     def test_exact_scales(self):
-        """Up to four bits in groups of 128: one scale of x for these, the same bits everywhere; reports and names say so."""
+        """Up to four bits in groups of 128: one scale of x for these, the same bits everywhere, and reports say so."""
         wide = cli.make_model(self.dir / "wide", "--hidden", "192", "--ffn", "320", "--heads", "4")
         model = self.quantized("groups_of_128", "--format", "int4", "--group", 128, source=wide)
         call = ("ppl", model, "-f", self.text, "-c", 64, "--chunks", 2)
