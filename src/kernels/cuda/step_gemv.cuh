@@ -257,8 +257,8 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
 
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kRowScales: a row of weights has one scale.
 /// kTeams: of kProductThreads each, which have x together and tiles of their own. With two of them half of the weights
-/// that are under way are asked for behind x, which would wait for them.
-template <int Bits, int kTiles, bool kRowScales, int kTeams>
+/// that are under way are asked for behind x, which would wait for them. kExact: ProductArgs::exact_scales.
+template <int Bits, int kTiles, bool kRowScales, int kTeams, bool kExact = false>
 __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits, kTiles> / kTeams)
     step_gemv_kernel(const __grid_constant__ ProductArgs p) {
   LOWBIT_DYNAMIC_SHARED(product_shared);
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kProductThreads* kTeams, kStepGemvBlocks<Bits,
   clear_behind_scales(p, product_shared);
   const ShortRow row(p);
   row.wait();
-  stage_step_gemv<kThreads>(p, product_shared, row, by, [&] {
+  stage_step_gemv<kThreads, kExact>(p, product_shared, row, by, [&] {
     out.fetch_before(p);
 #pragma unroll 1
     for (int i = kFirst; i < kStages; ++i) copies.next(p, own, count, of_chunk);

@@ -31,7 +31,7 @@ __device__ __forceinline__ void load_step_gemv(const float* row, int k, int firs
 
 /// Codes and scales of a thread's first columns of a round. Eight lanes share an activation group; each of them works
 /// out the scale of one, since divisions are the longest part. All threads.
-template <int kThreads, int kQuads>
+template <int kThreads, int kQuads, bool kExact>
 __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* shared, int first,
                                                const StepGemvColumns<kThreads>& v) {
   const int lane = static_cast<int>(threadIdx.x % 8), end = p.k_blocks * 128;
@@ -42,14 +42,12 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
   for (int d = 1; d < 8; d *= 2)
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) most[i] = max(most[i], __shfl_xor_sync(0xffffffffu, most[i], d));
-  if (p.exact_scales)
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) most[i] = largest_of_exact(most[i], true);
+  for (int i = 0; i < kQuads; ++i) most[i] = largest_of_exact(most[i], kExact);
   uint32_t own = most[0];
 #pragma unroll
   for (int i = 1; i < kQuads; ++i) own = lane == i ? most[i] : own;
-  Quantizer q = step_quantizer(own);
-  if (p.exact_scales) q = exact_quantizer(q);
+  const Quantizer q = step_quantizer<kExact>(own);
   const int x_group = step_gemv_column<kThreads>(first, lane) / 32;
   if (lane < kQuads && 32 * x_group < end) reinterpret_cast<float*>(shared + p.x_scales_at)[x_group] = q.scale;
 #pragma unroll
@@ -60,13 +58,13 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
       *reinterpret_cast<uint32_t*>(shared + p.codes_at + code_offset(column)) = four_codes(v[i], inverse);
   }
 }
-template <int kThreads>
+template <int kThreads, bool kExact>
 __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* shared, int first,
                                                const StepGemvColumns<kThreads>& v) {
   if (p.k_blocks * 128 - first <= 4 * kThreads) {
-    quantize_quads<kThreads, 1>(p, shared, first, v);
+    quantize_quads<kThreads, 1, kExact>(p, shared, first, v);
   } else {
-    quantize_quads<kThreads, kStepGemvQuads<kThreads>>(p, shared, first, v);
+    quantize_quads<kThreads, kStepGemvQuads<kThreads>, kExact>(p, shared, first, v);
   }
 }
 
@@ -92,7 +90,7 @@ struct ShortRow {
 };
 
 /// All threads. `by`: the norm's columns of the thread.
-template <int kThreads, class Behind>
+template <int kThreads, bool kExact, class Behind>
 __device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                    const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
   StepGemvColumns<kThreads> v = {};
@@ -115,7 +113,7 @@ __device__ __forceinline__ void quantize_short_row(const ProductArgs& p, uint8_t
     behind_loads();
     if (!row.has_columns) return;
   }
-  quantize_quads<kThreads, 1>(p, shared, 0, v);
+  quantize_quads<kThreads, 1, kExact>(p, shared, 0, v);
 }
 
 /// The row into shared memory, `v` first; returns 1 / rms. All threads.
@@ -134,7 +132,7 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
 /// columns are under way while one becomes codes. `behind_loads`: once the first loads have been started.
-template <int kThreads, class Behind>
+template <int kThreads, bool kExact, class Behind>
 __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns<kThreads>& by,
                                              const Behind& behind_loads) {
   constexpr int kQuads = kStepGemvQuads<kThreads>;
@@ -159,7 +157,7 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
     } else if (first + kStepGemvRound < p.k) {
       load_step_gemv<kThreads>(p.rows, p.k, first + kStepGemvRound, other);
     }
-    quantize_round<kThreads>(p, shared, first, v);
+    quantize_round<kThreads, kExact>(p, shared, first, v);
     if (!has_norm) {
 #pragma unroll
       for (int i = 0; i < kQuads; ++i) v[i] = other[i];
@@ -203,12 +201,12 @@ __device__ __forceinline__ void copy_step_codes(const ProductArgs& p, uint8_t* s
 }
 
 /// All threads; they meet afterwards.
-template <int kThreads, class Behind>
+template <int kThreads, bool kExact, class Behind>
 __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const ShortRow& row,
                                                 const StepGemvColumns<kThreads>& by, const Behind& behind_loads) {
-  if (row.is_short) return quantize_short_row<kThreads>(p, shared, row, by, behind_loads);
+  if (row.is_short) return quantize_short_row<kThreads, kExact>(p, shared, row, by, behind_loads);
   if (p.rows != nullptr) {
-    quantize_row<kThreads>(p, shared, by, behind_loads);
+    quantize_row<kThreads, kExact>(p, shared, by, behind_loads);
   } else {
     copy_step_codes<kThreads>(p, shared, reinterpret_cast<float*>(shared + p.x_scales_at));
     behind_loads();

@@ -11,10 +11,16 @@ __device__ __forceinline__ uint32_t largest_bits(const float4& v) {
   return max(max(magnitude_bits(v.x), magnitude_bits(v.y)), max(magnitude_bits(v.z), magnitude_bits(v.w)));
 }
 
+template <bool kExact = false>
 __device__ __forceinline__ Quantizer step_quantizer(uint32_t largest) {
   const float a = bits_to_f32(largest);
-  if (a > 0x1p-100f && a < 0x1p100f) return {quotient(a, 127.0f), quotient(127.0f, a)};
-  return quantizer_of(largest);
+  if (a > 0x1p-100f && a < 0x1p100f) {
+    const float scale = quotient(a, 127.0f);
+    if constexpr (!kExact) return {scale, quotient(127.0f, a)};
+    return {exact_scale(scale), quotient(1.0f, exact_scale(scale))};
+  }
+  const Quantizer q = quantizer_of(largest);
+  return kExact ? exact_quantizer(q) : q;
 }
 
 /// Codes of four columns: the sum with 1.5 * 2^23 has the integer in its lowest bits, rounded to even.

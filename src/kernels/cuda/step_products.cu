@@ -168,6 +168,10 @@ bool takes(const StepProducts& call, const Matmul& part) {
 template <int Bits, int kTiles>
 const void* kernel_of(const ProductArgs& args) {
   if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
+  if constexpr (Bits == 2 || Bits == 4)
+    if (args.exact_scales)
+      return args.teams == 2 ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 2, true>)
+                             : reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 1, true>);
   if (args.teams == 2) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 2>);
   if constexpr (Bits != kTable && Bits != kTrellis)
     if (has_row_scales(args)) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, 1>);
