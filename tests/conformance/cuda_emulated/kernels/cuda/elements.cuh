@@ -22,10 +22,13 @@ inline Quantizer quantizer_of(uint32_t largest) {
   if (largest == 0x7f800000u) return {a, 0.0f};
   return {a / 127.0f, 127.0f / a};
 }
+inline float exact_scale(float scale) {
+  constexpr uint32_t kDropped = (1u << 18) - 1;
+  return bits_to_f32((f32_to_bits(scale) + kDropped) & ~kDropped);
+}
 inline Quantizer exact_quantizer(const Quantizer& q) {
   if (q.inverse == 0.0f) return q;
-  constexpr uint32_t kDropped = (1u << 18) - 1;
-  const float scale = bits_to_f32((f32_to_bits(q.scale) + kDropped) & ~kDropped);
+  const float scale = exact_scale(q.scale);
   return {scale, 1.0f / scale};
 }
 inline uint32_t largest_of_exact(uint32_t most, bool exact_scales) {
