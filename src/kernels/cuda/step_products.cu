@@ -167,8 +167,12 @@ bool takes(const StepProducts& call, const Matmul& part) {
 
 template <int Bits, int kTiles>
 const void* kernel_of(const ProductArgs& args) {
-  if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
-  if constexpr (Bits == 2 || Bits == 4)
+  constexpr bool kMayBeExact = Bits == 2 || Bits == 4;
+  if (!streams(args))
+    return kMayBeExact && args.exact_scales
+               ? reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles, kMayBeExact>)
+               : reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
+  if constexpr (kMayBeExact)
     if (args.exact_scales)
       return args.teams == 2 ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 2, true>)
                              : reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, 1, true>);

@@ -189,6 +189,7 @@ __device__ __forceinline__ int code_offset(int column) {
 
 /// Codes and scales of x in shared memory, zeros behind column k; eight lanes take one activation group, four columns
 /// each.
+template <bool kExact>
 __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint8_t* shared) {
   constexpr int kAtOnce = 4;
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
@@ -218,9 +219,8 @@ __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint
           max(max(magnitude_bits(v[i].x), magnitude_bits(v[i].y)), max(magnitude_bits(v[i].z), magnitude_bits(v[i].w)));
 #pragma unroll
       for (int d = 1; d < 8; d *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, d));
-      most = largest_of_exact(most, p.exact_scales);
-      Quantizer q = quantizer_of(most);
-      if (p.exact_scales) q = exact_quantizer(q);
+      Quantizer q = quantizer_of(largest_of_exact(most, kExact));
+      if (kExact) q = exact_quantizer(q);
       if (!inside) continue;
       const auto code = [&](float x) { return static_cast<uint32_t>(quantize_one(x, q.inverse)); };
       *reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_offset(column)) = __byte_perm(
@@ -317,7 +317,7 @@ __device__ __forceinline__ float add_product_groups(const ProductArgs& p, const 
 
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
 /// the compiler goes for four, and registers spill.
-template <int Bits, int kTiles>
+template <int Bits, int kTiles, bool kExact = false>
 __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const __grid_constant__ ProductArgs p) {
   LOWBIT_DYNAMIC_SHARED(product_shared);
   let_successor_start();
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
   wait_for_predecessor();
   const float before = p.end == ProductEnd::kAdd && has_output ? *to : 0.0f;
   if (p.rows != nullptr) {
-    quantize_product_rows(p, product_shared);
+    quantize_product_rows<kExact>(p, product_shared);
   } else {
     copy_product_codes(p, product_shared);
   }

@@ -15,9 +15,9 @@ using namespace block;  // NOLINT
 constexpr int kFlatThreads = 256, kFlatQuads = 4;  // of a thread: so many loads are under way
 constexpr int kFewBlocks = 256;                    // of threads with one quad: all of them run at once
 
-template <RowStart kStart, int kQuads, bool kE4m3>
+template <RowStart kStart, int kQuads, CodeKind kKind>
 __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_constant__ RowCodes call, int64_t quads) {
-  constexpr int kThreadsOfAGroup = kCodeGroup<kE4m3> / 4;
+  constexpr int kThreadsOfAGroup = kCodeGroup<kKind> / 4;
   let_successor_start();
   wait_for_predecessor();
   const int64_t first = int64_t{blockIdx.x} * (kFlatThreads * kQuads) + threadIdx.x;
@@ -34,12 +34,12 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
   for (int i = 0; i < kQuads; ++i) {
     const int64_t at = first + i * kFlatThreads;
     const Quad v = start_quad<kStart>(x[i], other[i]);
-    const GroupCodes of = group_codes<kE4m3>(v, largest_of_quad(v), call.exact_scales);
+    const GroupCodes of = group_codes<kKind>(v, largest_of_quad(v));
     if (at >= quads) continue;
     if constexpr (kStart == RowStart::kSum) store_quad(call.x + 4 * at, v);
     reinterpret_cast<uint32_t*>(call.codes)[at] = of.word;
     if (at % kThreadsOfAGroup != 0) continue;
-    if constexpr (kE4m3) {
+    if constexpr (kKind == CodeKind::kE4m3) {
       const auto group = static_cast<uint32_t>(at / kThreadsOfAGroup),
                  groups = static_cast<uint32_t>(call.k / kFp8Block);
       call.scales[group % groups * call.ldscales + group / groups] = of.scale;
@@ -52,8 +52,10 @@ __global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_cons
 template <RowStart kStart, int kQuads>
 cudaError_t start_flat(const RowCodes& call, bool overlap) {
   const int64_t quads = call.m * call.k / 4, of_block = kFlatThreads * kQuads;
-  return launch(call.e4m3 ? flat_codes_all<kStart, kQuads, true> : flat_codes_all<kStart, kQuads, false>,
-                dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)), dim3(kFlatThreads), 0,
+  auto* const kernel = kind_of(call) == CodeKind::kE4m3    ? flat_codes_all<kStart, kQuads, CodeKind::kE4m3>
+                       : kind_of(call) == CodeKind::kExact ? flat_codes_all<kStart, kQuads, CodeKind::kExact>
+                                                           : flat_codes_all<kStart, kQuads, CodeKind::kInt8>;
+  return launch(kernel, dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)), dim3(kFlatThreads), 0,
                 static_cast<cudaStream_t>(call.stream), overlap, call, quads);
 }
 template <RowStart kStart>

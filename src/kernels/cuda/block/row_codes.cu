@@ -56,7 +56,7 @@ __device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t* of_w
 }
 
 /// `threads` of a block take a row; kWarp: 32, and a block has kRowsOfABlock rows.
-template <RowStart kStart, bool kWarp, int kQuads, bool kE4m3>
+template <RowStart kStart, bool kWarp, int kQuads, CodeKind kKind>
 __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     row_codes_all(const __grid_constant__ RowCodes call, int threads) {
   LOWBIT_DYNAMIC_SHARED(bytes);
@@ -86,8 +86,9 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     if constexpr (kStart == RowStart::kSum) store_quad(x + column, v[i]);
     if (!kWarp && call.norm != nullptr) store_quad(row + column, v[i]);
   }
-  constexpr int kGroup = kCodeGroup<kE4m3>;
-  const bool whole = !kE4m3 && call.group == 0;
+  constexpr bool kE4m3 = kKind == CodeKind::kE4m3;
+  constexpr int kGroup = kCodeGroup<kKind>;
+  const bool whole = kKind == CodeKind::kInt8 && call.group == 0;
   float by = 1.0f;  // the norm's factor
   if (call.norm != nullptr) {
     by = kWarp ? factor_of(v, k, call.eps)
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
     if (whole)
       of.word = codes_of_quad(v[i], q.inverse);
     else
-      of = group_codes<kE4m3>(v[i], column < k ? largest_of_quad(v[i]) : 0, call.exact_scales);
+      of = group_codes<kKind>(v[i], column < k ? largest_of_quad(v[i]) : 0);
     if (column >= ldq) continue;
     codes[column / 4] = column < k ? of.word : 0;
     if (!whole && column % kGroup == 0 && column < k)
@@ -123,14 +124,14 @@ __global__ void __launch_bounds__(kQuads == 1 ? kMostRowThreads : 512)
   for (int column = 4 * (kQuads * threads + thread); column < ldq; column += 4 * threads) codes[column / 4] = 0;
 }
 
-template <RowStart kStart, bool kE4m3>
+template <RowStart kStart, CodeKind kKind>
 cudaError_t start_rows(const RowCodes& call, const Device& device) {
   const auto [threads, quads] = row_shape(call.k, 2 * call.m <= device.processors);
   const bool warp = threads == 32;
   const int64_t rows = warp ? kRowsOfABlock : 1, shared = warp ? 0 : 4 * (call.k + kRowWarps + kNormSums / 32);
-  auto* const kernel = warp         ? &row_codes_all<kStart, true, kRowQuads, kE4m3>
-                       : quads == 1 ? &row_codes_all<kStart, false, 1, kE4m3>
-                                    : &row_codes_all<kStart, false, kRowQuads, kE4m3>;
+  auto* const kernel = warp         ? &row_codes_all<kStart, true, kRowQuads, kKind>
+                       : quads == 1 ? &row_codes_all<kStart, false, 1, kKind>
+                                    : &row_codes_all<kStart, false, kRowQuads, kKind>;
   auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
   if (e != cudaSuccess) return e;
   return launch(kernel, dim3(static_cast<unsigned>((call.m + rows - 1) / rows)),
@@ -138,22 +139,22 @@ cudaError_t start_rows(const RowCodes& call, const Device& device) {
                 static_cast<cudaStream_t>(call.stream), device.bulk_copies, call, threads);
 }
 
-template <bool kE4m3>
+template <CodeKind kKind>
 cudaError_t start_rows_of(const RowCodes& call, const Device& device) {
   switch (call.start) {
     case RowStart::kX:
-      return start_rows<RowStart::kX, kE4m3>(call, device);
+      return start_rows<RowStart::kX, kKind>(call, device);
     case RowStart::kSum:
-      return start_rows<RowStart::kSum, kE4m3>(call, device);
+      return start_rows<RowStart::kSum, kKind>(call, device);
     case RowStart::kSilu:
-      return start_rows<RowStart::kSilu, kE4m3>(call, device);
+      return start_rows<RowStart::kSilu, kKind>(call, device);
     case RowStart::kSquaredRelu:
-      return start_rows<RowStart::kSquaredRelu, kE4m3>(call, device);
+      return start_rows<RowStart::kSquaredRelu, kKind>(call, device);
   }
   return cudaErrorInvalidValue;
 }
 
-int group_of(const RowCodes& call) { return call.e4m3 ? kCodeGroup<true> : kCodeGroup<false>; }
+int group_of(const RowCodes& call) { return call.e4m3 ? kCodeGroup<CodeKind::kE4m3> : kCodeGroup<CodeKind::kInt8>; }
 
 bool is_flat(const RowCodes& call) {
   const int64_t whole = call.exact_scales ? kExactColumns : call.group;
@@ -175,7 +176,9 @@ Status row_codes(const RowCodes& call) {
   if (e == cudaSuccess && is_flat(call))
     e = launch_flat_codes(call, device.bulk_copies);
   else if (e == cudaSuccess)
-    e = call.e4m3 ? start_rows_of<true>(call, device) : start_rows_of<false>(call, device);
+    e = kind_of(call) == CodeKind::kE4m3    ? start_rows_of<CodeKind::kE4m3>(call, device)
+        : kind_of(call) == CodeKind::kExact ? start_rows_of<CodeKind::kExact>(call, device)
+                                            : start_rows_of<CodeKind::kInt8>(call, device);
   return check_cuda(e, "activations");
 }
 

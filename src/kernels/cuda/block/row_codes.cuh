@@ -8,9 +8,15 @@
 
 namespace lowbit::cuda::block {
 
-/// Columns that share a scale: eight threads, four columns each, or a warp.
-template <bool kE4m3>
-constexpr int kCodeGroup = kE4m3 ? int{kFp8Block} : 32;
+/// kExact: RowCodes::exact_scales.
+enum class CodeKind : uint8_t { kInt8, kExact, kE4m3 };
+inline CodeKind kind_of(const RowCodes& call) {
+  return call.e4m3 ? CodeKind::kE4m3 : call.exact_scales ? CodeKind::kExact : CodeKind::kInt8;
+}
+
+/// Columns that share a scale in memory: eight threads, four columns each, or a warp.
+template <CodeKind kKind>
+constexpr int kCodeGroup = kKind == CodeKind::kE4m3 ? int{kFp8Block} : 32;
 
 struct Quad {
   float v[4];
@@ -65,13 +71,12 @@ struct GroupCodes {
   uint32_t word;
   float scale;
 };
-template <bool kE4m3>
-__device__ __forceinline__ GroupCodes group_codes(const Quad& v, uint32_t most, bool exact_scales) {
-  most = largest_of_neighbours<kCodeGroup<kE4m3> / 4>(most);
-  if constexpr (!kE4m3) {
-    most = largest_of_exact(most, exact_scales);
+template <CodeKind kKind>
+__device__ __forceinline__ GroupCodes group_codes(const Quad& v, uint32_t most) {
+  most = largest_of_neighbours < kKind == CodeKind::kInt8 ? 8 : 32 > (most);
+  if constexpr (kKind != CodeKind::kE4m3) {
     Quantizer q = quantizer_of(most);
-    if (exact_scales) q = exact_quantizer(q);
+    if (kKind == CodeKind::kExact) q = exact_quantizer(q);
     return {codes_of_quad(v, q.inverse), q.scale};
   } else {
     const float scale = fp8_scale(__uint_as_float(most), false);
