@@ -222,6 +222,9 @@ __device__ __forceinline__ void put_step_codes(const ProductArgs& p, uint8_t* sh
   if (lane == 0) p.y_scales[of_launch / 2] = q.scale;
 }
 
+/// Groups whose results and scales a lane of scale_and_add_groups() reads at once, whether there are so many or not.
+inline constexpr int kGroupsAtOnce = 12;
+
 /// The groups of a tile, or of a pair, in their order; one warp. kRowScales: activation groups, times `x_scales`.
 /// put_codes(y): what else becomes of outputs of a pair, which the first 16 lanes have.
 template <int kTiles, bool kRowScales, class PutCodes>
@@ -231,18 +234,17 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   const int lane = static_cast<int>(threadIdx.x % 32), r = lane % 16, count = step_gemv_sums<kRowScales>(p),
             base = kTiles == 2 ? lane / 16 * count * 16 + r : r;
   float acc = 0;
-  constexpr int kAtOnce = 12;
 #pragma unroll 1
-  for (int i = 0; i < count; i += kAtOnce) {
-    float result[kAtOnce], scale[kAtOnce];
+  for (int i = 0; i < count; i += kGroupsAtOnce) {
+    float result[kGroupsAtOnce], scale[kGroupsAtOnce];
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {  // behind the last group lies what is not added
+    for (int j = 0; j < kGroupsAtOnce; ++j) {  // behind the last group lies what is not added
       result[j] = results[base + (i + j) * 16];
       scale[j] = kRowScales ? x_scales[i + j] : scales[base + (i + j) * 16];
     }
     const int left = count - i;
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j)
+    for (int j = 0; j < kGroupsAtOnce; ++j)
       if (j < left) acc = __fmaf_rn(result[j], scale[j], acc);
   }
   if constexpr (kRowScales) acc = __fmaf_rn(acc, scales[kTiles == 2 ? lane : r], 0.0f);

@@ -73,7 +73,11 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.quarters_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
   args.groups_at = args.quarters_at + 16;
-  return args.groups_at + (args.y_codes == nullptr ? 0 : args.rounds * (32 + 1) * 4);
+  const int end = args.groups_at + (args.y_codes == nullptr ? 0 : args.rounds * (32 + 1) * 4);
+  // Behind few results there may be less than is read with them.
+  const int count = sums / of_group, last_team = (args.teams - 1) * args.team_bytes + args.results_at + sums,
+            read = ((tiles - 1) * count + static_cast<int>(round_up(count, kGroupsAtOnce))) * 16 * 4;
+  return std::max(end, last_team + read);
 }
 
 /// Lays out shared memory; returns its bytes.
