@@ -37,9 +37,10 @@ class ActivationRows {
   /// Reads x [m, k], row stride ldx in elements. Codes are made when a plan first asks for them, halves at once. `x`
   /// must stay alive and unchanged until then.
   Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
-  /// kInt8 only: the same of RMS-normed rows, x * f * weight [k] with f = 1 / sqrt(mean(x^2) + eps), normed when they are
-  /// quantized. With scales per group the bits are those of rms_norm_rows() and prepare(); with one scale of a row codes
-  /// are those of x * weight, and the scale is times f (docs/numerics.md#activations). `weight` must stay alive, too.
+  /// kInt8 only: the same of RMS-normed rows, x * f * weight [k] with f = 1 / sqrt(mean(x^2) + eps), normed when they
+  /// are quantized. With scales per group the bits are those of rms_norm_rows() and prepare(); with one scale of a row
+  /// codes are those of x * weight, and the scale is times f (docs/numerics.md#activations). `weight` must stay alive,
+  /// too.
   Status prepare_normed(const float* x, const float* weight, float eps, int64_t m, int64_t k, int64_t ldx, Isa isa,
                         ThreadPool& pool);
   /// kInt8 rows [m, k] that write_codes() fills part by part, with a scale per group of `layout`, whose runs are none,

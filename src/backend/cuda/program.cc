@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 
 #include "base/checked.h"
 #include "base/try.h"
@@ -231,31 +230,6 @@ Result<const float*> CudaProgram::operand(const Compiled& c, const StepInput& in
                                reader.code_group(), work.codes_.as<int8_t>(), round_up(reader.k, 64),
                                work.code_scales_.as<float>(), work.stream(), reader.rounding.exact_scales}));
   return x;
-}
-
-Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const {
-  const CudaWorkspace::CodesOf of{x, w.code_group(), w.rounding};
-  if (of == work.codes_of_) return {};
-  auto* const codes = work.codes_.as<int8_t>();
-  auto* const scales = work.code_scales_.as<float>();
-  const int64_t ldq = round_up(w.k, 64);
-  work.codes_of_ = of;
-  const CudaWorkspace::BeforeNorm& before = work.before_norm_;
-  if (x == work.normed_.as<float>() && before.x != nullptr && of.group == 0 && of.rounding.is_default()) {
-    if (!cuda::has_norm_codes(w.k))
-      return fail(ErrorCode::kUnsupported, "cuda", fmt::format("one scale of x for {} normed columns", w.k),
-                  "rows that a thread block has room for", "--device cpu");
-    return cuda::norm_codes({before.x, before.norm, before.eps, m, w.k, 0, codes, ldq, scales, work.stream(), false});
-  }
-  if (of.rounding.is_default())
-    return cuda::quantize_activations(x, cuda::Element::kF32, m, w.k, w.k, of.group, of.rounding.exact_scales, codes,
-                                      ldq, scales, work.stream());
-  if (of.rounding.clipped > 0 && w.k > 1) {
-    const auto out = std::clamp<int64_t>(int64_t(std::ceil(double(of.rounding.clipped) * double(w.k))), 1, w.k - 1);
-    LOWBIT_TRY(cuda::clip_rows(x, m, w.k, out, work.clipped_.as<float>(), work.stream()));
-    x = work.clipped_.as<float>();
-  }
-  return cuda::round_rows({x, m, w.k, of.group, of.rounding.largest, codes, ldq, scales, work.stream()});
 }
 
 Status CudaProgram::halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const {

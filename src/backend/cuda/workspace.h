@@ -47,7 +47,7 @@ class CudaWorkspace final : public Workspace {
     bool fp8 = false;
     bool operator==(const CodesOf&) const = default;
   };
-  /// What normed_ was made of, where a norm is all that was done to it.
+  /// The rows that normed_ was made of, where a norm is all that was done to them.
   struct BeforeNorm {
     const float *x = nullptr, *norm = nullptr;
     float eps = 0;
