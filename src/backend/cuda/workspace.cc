@@ -129,6 +129,7 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
 Status CudaWorkspace::allocate_choices(int64_t vocab) {
   const int64_t bytes = rows_ * int64_t{sizeof(cuda::ChosenToken)};
   LOWBIT_TRY_ASSIGN(chosen_, cuda::allocate(bytes, "workspace"));
+  LOWBIT_TRY(cuda::fill(chosen_, 0));  // read in front of the first pass, too
   LOWBIT_TRY_ASSIGN(pinned_chosen_, cuda::allocate_pinned(CudaBatch::kPasses * bytes, "workspace"));
   LOWBIT_TRY_ASSIGN(chosen_before_, cuda::allocate(CudaBatch::kPasses * bytes, "workspace"));
   const int64_t logprobs = rows_ * int64_t{sizeof(cuda::RowLogprobs)};
