@@ -26,7 +26,7 @@ class Attacks(cli.CliTest):
         shutil.copytree(self.hf, self.copy)
         self.tokenizer = json.loads((self.copy / "tokenizer.json").read_text())
 
-    def attack(self, *args, size, stdin=b"", times=1, codes=(0, 1)):
+    def attack(self, *args, size, stdin=b"", times=1, codes=(0, 1), again=4):
         """Runs `lowbit ARGS` on `size` bytes of hostile input within the promise; (exit status, output, errors), a MiB
         of output at most.
 
@@ -50,8 +50,12 @@ class Attacks(cli.CliTest):
         self.assertIn(process.returncode, codes, err[-2000:])
         if process.returncode:
             self.assertRegex(err, r"\A(warning: [^\n]*\n)*error: [^\n]{1,2000}\n\Z")
+        seconds = used.ru_utime + used.ru_stime
+        # What else runs on a machine adds to a program's seconds, and takes none away: the least of some runs counts.
+        if seconds >= SECONDS and again > 0:
+            return self.attack(*args, size=size, stdin=stdin, times=times, codes=codes, again=again - 1)
         if not cli.sanitized():
-            self.assertLess(used.ru_utime + used.ru_stime, SECONDS, args)
+            self.assertLess(seconds, SECONDS, args)
             self.assertLess(used.ru_maxrss, (MEBIBYTES << 10) + (size >> 10), args)
         return process.returncode, out, err
 
