@@ -50,16 +50,6 @@ Budget Budget::of_text(std::size_t bytes) {
           kPatternSeconds + kPatternSecondsPerByte * static_cast<double>(bytes)};
 }
 
-bool Budget::spend(std::size_t& left, std::size_t n, const char* what) {
-  if (exhausted()) return false;
-  if (n > left) {
-    exhausted_ = what;
-    return false;
-  }
-  left -= n;
-  return true;
-}
-
 bool Budget::spend_product(std::size_t& left, std::size_t n, std::size_t each, const char* what) {
   return spend(left, line(0, each, n), what);
 }
@@ -72,8 +62,7 @@ bool Budget::has_time(double next_s) {
   return !exhausted();
 }
 
-Status Budget::status(const char* where) const {
-  if (!exhausted()) return {};
+Status Budget::error(const char* where) const {
   const bool is_file = code_ == ErrorCode::kCorrupt;
   return fail(
       code_, where,

@@ -34,12 +34,21 @@ class Budget {
   bool has_time(double next_s = 0);
 
   /// The error, once the budget is exhausted; `where` names what did it.
-  Status status(const char* where) const;
+  Status status(const char* where) const { return exhausted() ? error(where) : Status{}; }
 
  private:
+  Status error(const char* where) const;
   Budget(ErrorCode code, std::size_t size, std::size_t bytes, std::size_t steps, double seconds)
       : code_(code), size_(size), bytes_(bytes), steps_(steps), seconds_(seconds) {}
-  bool spend(std::size_t& left, std::size_t n, const char* what);
+  bool spend(std::size_t& left, std::size_t n, const char* what) {
+    if (exhausted()) return false;
+    if (n > left) {
+      exhausted_ = what;
+      return false;
+    }
+    left -= n;
+    return true;
+  }
   bool spend_product(std::size_t& left, std::size_t n, std::size_t each, const char* what);
 
   ErrorCode code_;

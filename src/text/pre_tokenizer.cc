@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
 
 #include "base/try.h"
@@ -179,7 +180,8 @@ class PreTokenizer::Cutter {
 
   Status split(const Compiled& compiled, std::size_t step, std::string_view text) {
     Status status;
-    const UseRange next = [&](Range word) {
+    // By reference below: a function keeps so much on the heap, which a text of one-letter words would pay for each.
+    const auto use_word = [&](Range word) {
       if (step + 1 < steps_.size()) {
         status = run(step + 1, text.substr(word.begin, word.size()));
       } else {
@@ -188,14 +190,16 @@ class PreTokenizer::Cutter {
       }
       return status.has_value();
     };
+    const UseRange next = std::ref(use_word);
     Pieces pieces(compiled.behavior, next);
     const bool invert = compiled.step.invert;
     std::size_t at = 0;
-    const UseRange use = [&](Range match) {
+    const auto use_match = [&](Range match) {
       const Range before{at, match.begin};
       at = match.end;
       return budget_.spend_steps(2 * kWordSteps) && pieces.add(before, invert) && pieces.add(match, !invert);
     };
+    const UseRange use = std::ref(use_match);
     if (compiled.regex) {
       LOWBIT_TRY(compiled.regex->for_each_match(text, scratch_.regex, budget_, use));
     } else {
