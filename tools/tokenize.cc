@@ -5,7 +5,8 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
+#include <string>
+#include <vector>
 
 #include "generation_options.h"
 #include "lowbit/model.h"
@@ -28,18 +29,19 @@ struct TokenizeArguments {
 // A token's piece as it is printed. A text of millions of tokens has few of them.
 class Pieces {
  public:
-  Pieces(const Tokenizer& tokenizer, std::string (*print)(std::string_view)) : tokenizer_(tokenizer), print_(print) {}
+  Pieces(const Tokenizer& tokenizer, std::string (*print)(std::string_view))
+      : tokenizer_(tokenizer), print_(print), printed_(tokenizer.vocab_size()) {}
 
   const std::string& of(TokenId id) {
-    const auto [it, is_new] = printed_.try_emplace(id);
-    if (is_new) it->second = print_(tokenizer_.piece(id));
-    return it->second;
+    std::string& printed = printed_[id];
+    if (printed.empty()) printed = print_(tokenizer_.piece(id));
+    return printed;
   }
 
  private:
   const Tokenizer& tokenizer_;
   std::string (*print_)(std::string_view);
-  std::unordered_map<TokenId, std::string> printed_;
+  std::vector<std::string> printed_;  // by id
 };
 
 // stdout, a little at a time. Formats are compiled, since millions of tokens are printed.
