@@ -22,6 +22,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lowbit
 MOST_TOGETHER = 14  # more would leave one core waiting for the last group of the other
 OPTIONS = ["--quiet", f"--config-file={ROOT / '.clang-tidy'}", "--extra-arg=-Wno-unknown-warning-option",
            "--extra-arg=-fconstexpr-steps=100000000"]
+GCC_ALONE = "-mmemset-strategy="
 
 
 def wanted(path: Path) -> bool:
@@ -31,7 +32,7 @@ def wanted(path: Path) -> bool:
 
 def compiler_line(entry: dict) -> list[str]:
     """The entry's compiler and flags, without the file and the output."""
-    words = [w for w in shlex.split(entry["command"]) if "ccache" not in w]
+    words = [w for w in shlex.split(entry["command"]) if "ccache" not in w and not w.startswith(GCC_ALONE)]
     for option in ("-o", "-c"):
         at = words.index(option)
         del words[at:at + 2]
