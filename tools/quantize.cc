@@ -199,7 +199,8 @@ void add_layer_options(Verb& verb, QuantizeArguments& arguments) {
           },
           "text the model is run on, to learn which errors matter; `self`: one that it writes itself")
       ->type_name("FILE");
-  add_count_option(verb, "--calib-tokens", arguments.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
+  add_count_option(verb, "--calib-tokens", arguments.tokens, {2, int64_t{1} << 40},
+                   "tokens of it to use [64K; --preset balanced: 128K]");
   add_group_option(
       verb, arguments.group,
       "weights that share a scale: 32, 64, 128, 256, row, tensor, or blocks as 128x128 [64; int8 and fp8: row]");

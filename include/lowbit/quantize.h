@@ -45,10 +45,11 @@ ScaleKind default_scale(const GroupShape& group);
 struct CalibrationOptions {
   /// `file` for a text that the model writes itself: docs/calibration.md. A file of that name is "./self".
   static constexpr const char* kSelf = "self";
+  static constexpr int64_t kTokens = 65536;
 
-  std::string file;        // UTF-8 text; "" for none
-  int64_t tokens = 65536;  // at most so many, in sequences evenly spread over the text
-  int64_t context = 512;   // tokens of a sequence
+  std::string file;       // UTF-8 text; "" for none
+  int64_t tokens = 0;     // at most so many, in sequences evenly spread over the text; 0: a preset's own, else kTokens
+  int64_t context = 512;  // tokens of a sequence
   /// Token ids, `context` of them a sequence, in place of what `file` holds; sequences at the end are held out, as of a
   /// text.
   std::vector<int32_t> sequences;

@@ -2,22 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
+
+#include "base/try.h"
 
 namespace lowbit {
 
-Result<Buffer> HostBackend::allocate_rows(int64_t floats, const char* what) {
-  return Buffer::allocate(floats * int64_t(sizeof(float)), what);
+Result<RowBuffer> HostBackend::allocate_rows(int64_t numbers, RowFormat format, const char* what) {
+  LOWBIT_TRY_ASSIGN(Buffer bytes, Buffer::allocate(numbers * host_bytes(format), what));
+  return RowBuffer(std::move(bytes), numbers, format);
 }
 
-Status HostBackend::upload(std::span<const float> from, Buffer& to, int64_t at) {
-  std::copy(from.begin(), from.end(), to.as<float>() + at);
+Status HostBackend::upload(std::span<const float> from, RowBuffer& to, int64_t at) {
+  put_rows(from.data(), int64_t(from.size()), to, at);
   return {};
 }
 
-Status HostBackend::download(const Buffer& from, int64_t at, std::span<float> to) {
-  std::copy_n(from.as<float>() + at, to.size(), to.begin());
+Status HostBackend::download(const RowBuffer& from, int64_t at, std::span<float> to) {
+  get_rows(from, at, int64_t(to.size()), to.data());
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "backend/row_buffer.h"
 #include "backend/step.h"
 #include "base/cpu.h"
 #include "base/threads.h"
@@ -39,9 +40,9 @@ class Workspace {
   virtual Status read(Slot slot, int64_t first, int64_t rows, float* to) const = 0;
   virtual Status write(Slot slot, int64_t first, int64_t rows, const float* from) = 0;
   /// Rows of a slot, from and to a buffer of this backend (Backend::allocate_rows): slot rows [row, row + rows), the
-  /// buffer from float `at` on.
-  virtual Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) = 0;
-  virtual Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const = 0;
+  /// buffer from number `at` on.
+  virtual Status load(Slot slot, int64_t row, int64_t rows, const RowBuffer& from, int64_t at) = 0;
+  virtual Status save(Slot slot, int64_t row, int64_t rows, RowBuffer& to, int64_t at) const = 0;
   /// Observes programs that were compiled with taps. Null to stop.
   virtual void set_observer(TapObserver observer) = 0;
   /// Adds the times of all runs from now on; must outlive them. Null to stop.
@@ -128,11 +129,11 @@ class Backend {
   /// bytes.
   virtual BatchSize batch_size() const { return {}; }
 
-  /// f32 in this backend's memory. Error: kOutOfMemory.
-  virtual Result<Buffer> allocate_rows(int64_t floats, const char* what) = 0;
-  /// From and to the host; the buffer from float `at` on. They wait.
-  virtual Status upload(std::span<const float> from, Buffer& to, int64_t at) = 0;
-  virtual Status download(const Buffer& from, int64_t at, std::span<float> to) = 0;
+  /// Room for so many numbers in this backend's memory. Error: kOutOfMemory.
+  virtual Result<RowBuffer> allocate_rows(int64_t numbers, RowFormat format, const char* what) = 0;
+  /// From and to the host; the buffer from number `at` on. They wait.
+  virtual Status upload(std::span<const float> from, RowBuffer& to, int64_t at) = 0;
+  virtual Status download(const RowBuffer& from, int64_t at, std::span<float> to) = 0;
   /// `n` > 0: every call of HessianSum::add() has rows y and z of so many columns. Error: kOutOfMemory.
   virtual Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, int64_t n) = 0;
   /// Pages where this backend's programs read them. As KvPool::make.
@@ -148,9 +149,9 @@ class Backend {
 /// Shared by the backends whose memory is the host's.
 class HostBackend : public Backend {
  public:
-  Result<Buffer> allocate_rows(int64_t floats, const char* what) override;
-  Status upload(std::span<const float> from, Buffer& to, int64_t at) override;
-  Status download(const Buffer& from, int64_t at, std::span<float> to) override;
+  Result<RowBuffer> allocate_rows(int64_t numbers, RowFormat format, const char* what) override;
+  Status upload(std::span<const float> from, RowBuffer& to, int64_t at) override;
+  Status download(const RowBuffer& from, int64_t at, std::span<float> to) override;
   bool shows_rows_on_host() const override { return true; }
 };
 

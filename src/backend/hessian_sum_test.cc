@@ -110,13 +110,18 @@ TEST(Backend, RowsGoFromBuffersToSlotsAndBack) {
   for (Backend* backend : {ref.get(), cpu.get()}) {
     const std::array<int64_t, 2> widths = {4, 12};
     const auto work = *backend->workspace({}, {widths, 5, 16});
-    Buffer from = *backend->allocate_rows(7 * 12, "rows"), to = *backend->allocate_rows(7 * 12, "rows");
-    ASSERT_TRUE(backend->upload(x, from, 0));
-    ASSERT_TRUE(work->load(1, 2, 3, from, 12));  // rows 1..3 of the buffer
-    ASSERT_TRUE(work->save(1, 3, 2, to, 24));    // the last two of them
-    std::vector<float> back(24);
-    ASSERT_TRUE(backend->download(to, 24, back));
-    EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
+    for (const RowFormat format : {RowFormat::kF32, RowFormat::kBf16}) {
+      RowBuffer from = *backend->allocate_rows(7 * 12, format, "rows");
+      RowBuffer to = *backend->allocate_rows(7 * 12, RowFormat::kF32, "rows");
+      ASSERT_TRUE(backend->upload(x, from, 0));
+      ASSERT_TRUE(work->load(1, 2, 3, from, 12));  // rows 1..3 of the buffer
+      ASSERT_TRUE(work->save(1, 3, 2, to, 24));    // the last two of them
+      std::vector<float> back(24), want(x.begin() + 24, x.begin() + 48);
+      ASSERT_TRUE(backend->download(to, 24, back));
+      if (format == RowFormat::kBf16)
+        for (float& v : want) v = bf16_to_f32(f32_to_bf16(v));
+      EXPECT_TRUE(same_bits(back, want));
+    }
   }
 }
 

@@ -34,9 +34,10 @@ std::vector<TokenId> cut_sequences(std::span<const TokenId> tokens, int64_t sequ
   return out;
 }
 
-/// The tokens' embeddings. `most_between`: as HiddenStates::make().
+/// The tokens' embeddings. `most_between`, `format`: as HiddenStates::make().
 Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, const std::vector<TokenId>& tokens,
-                           int64_t context, Backend& backend, int64_t most_between = HiddenStates::kAnyBytes) {
+                           int64_t context, Backend& backend, int64_t most_between = HiddenStates::kAnyBytes,
+                           RowFormat format = RowFormat::kF32) {
   const std::string name = weight_name(spec.embedding);
   const int64_t hidden = spec.hidden_size;
   LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(name));
@@ -45,7 +46,7 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
                 fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
   const auto length = static_cast<size_t>(context);
   LOWBIT_TRY_ASSIGN(HiddenStates states, HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length),
-                                                            context, hidden, most_between));
+                                                            context, hidden, most_between, format));
   std::vector<float> rows(length * static_cast<size_t>(embedding.k));
   for (size_t first = 0; first < tokens.size(); first += length) {
     for (size_t i = 0; i < length; ++i) {
@@ -118,6 +119,14 @@ Result<CalibrationSequences> cut_text(const WeightSource& source, const Calibrat
   return out;
 }
 
+/// Of so many numbers of hidden states: f32, or bf16 where f32 would take more than there is room for. On a GPU as on a
+/// CPU, so that both have the same bits.
+RowFormat format_of_states(const WeightSource& source, int64_t numbers) {
+  constexpr int64_t kRoomOfAnyModel = int64_t{320} << 20;
+  const int64_t room = std::max(kRoomOfAnyModel, room_for_text(source, 0));
+  return numbers * host_bytes(RowFormat::kF32) > room ? RowFormat::kBf16 : RowFormat::kF32;
+}
+
 /// A tap shows the rows that all readers of an input share.
 Status check_inputs(const ModelSpec& spec) {
   for (size_t i = 0; i < spec.blocks.size(); ++i)
@@ -173,14 +182,17 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
 /// They are most of what a text takes, so formats are searched without them.
 Status Calibration::have_states() {
   if (!states_.empty()) return {};
+  const auto numbers = [&](size_t tokens) { return 2 * int64_t(tokens) * spec_.hidden_size; };  // of both streams
+  const int64_t fitted = numbers(fitted_tokens_.size());
+  const RowFormat format = format_of_states(*source_, fitted);
   int64_t most_between = HiddenStates::kAnyBytes;
-  if (engine_->gpu < 0) {
-    const auto rows = static_cast<int64_t>(fitted_tokens_.size() + held_out_.tokens().size());
-    most_between = room_for_text(*source_, 2 * rows * spec_.hidden_size * int64_t(sizeof(float)));
-  }
-  LOWBIT_TRY_ASSIGN(states_, embed(*source_, spec_, fitted_tokens_, context_, *backend_, most_between));
+  if (engine_->gpu < 0)
+    most_between = room_for_text(
+        *source_, fitted * host_bytes(format) + numbers(held_out_.tokens().size()) * host_bytes(RowFormat::kF32));
+  LOWBIT_TRY_ASSIGN(states_, embed(*source_, spec_, fitted_tokens_, context_, *backend_, most_between, format));
   if (asymmetric_) {
-    LOWBIT_TRY_ASSIGN(source_states_, embed(*source_, spec_, fitted_tokens_, context_, *backend_));
+    LOWBIT_TRY_ASSIGN(source_states_,
+                      embed(*source_, spec_, fitted_tokens_, context_, *backend_, HiddenStates::kAnyBytes, format));
   }
   fitted_tokens_ = {};
   return {};

@@ -91,14 +91,14 @@ double share_of(const RowRange& range, int64_t rows) {
 }  // namespace
 
 Result<HiddenStates> HiddenStates::make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden,
-                                        int64_t most_between) {
+                                        int64_t most_between, RowFormat format) {
   HiddenStates states;
   states.backend_ = &backend;
   states.sequences_ = sequences;
   states.context_ = context;
   states.hidden_ = hidden;
   states.most_between_ = most_between;
-  LOWBIT_TRY_ASSIGN(states.stream_, backend.allocate_rows(sequences * context * hidden, "hidden states"));
+  LOWBIT_TRY_ASSIGN(states.stream_, backend.allocate_rows(sequences * context * hidden, format, "hidden states"));
   return states;
 }
 
@@ -111,12 +111,11 @@ Status HiddenStates::read(int64_t first, std::span<float> to) const {
 }
 
 Status HiddenStates::copy_from(const HiddenStates& other) {
-  const auto copy = [&](const Buffer& from, Buffer& to) -> Status {
-    const int64_t floats = from.size() / int64_t(sizeof(float));
-    if (to.size() < from.size()) {
-      LOWBIT_TRY_ASSIGN(to, backend_->allocate_rows(floats, "hidden states"));
+  const auto copy = [&](const RowBuffer& from, RowBuffer& to) -> Status {
+    if (to.bytes.size() < from.bytes.size()) {
+      LOWBIT_TRY_ASSIGN(to, backend_->allocate_rows(from.numbers, from.format, "hidden states"));
     }
-    std::vector<float> host(static_cast<size_t>(floats));
+    std::vector<float> host(static_cast<size_t>(from.numbers));
     LOWBIT_TRY(backend_->download(from, 0, host));
     return backend_->upload(host, to, 0);
   };
@@ -164,13 +163,13 @@ Status HiddenStates::keep(const BlockProgram& program, BatchRoom& room, const Ra
   const Slots slots = live(steps, range.last) & written(steps, range.first, range.last);
   for (Slot slot = 0; slot < kModelSlots; ++slot) {
     if ((slots & bit(slot)) == 0 || (slot != kStream && !are_kept(range.rows, kept))) continue;
-    if (slot != kStream && between_.size() < kept * context_ * room.width(slot) * int64_t(sizeof(float))) {
+    if (slot != kStream && between_.numbers < kept * context_ * room.width(slot)) {
       // Room for the wider of the two, so that there is never one for each.
       const int64_t floats = rows() * std::max(room.width(kAttended), room.width(kGated));
       LOWBIT_TRY_ASSIGN(between_, backend_->allocate_rows(std::min(floats, most_between_ / int64_t(sizeof(float))),
-                                                          "rows between two steps"));
+                                                          RowFormat::kF32, "rows between two steps"));
     }
-    Buffer& to = slot == kStream ? stream_ : between_;
+    RowBuffer& to = slot == kStream ? stream_ : between_;
     LOWBIT_TRY(room.work().save(slot, 0, range.rows.rows, to, range.rows.first * room.width(slot)));
   }
   return {};
@@ -178,10 +177,12 @@ Status HiddenStates::keep(const BlockProgram& program, BatchRoom& room, const Ra
 
 Status HiddenStates::run(BlockProgram& program, BatchRoom& room, int last, const BeforeBatch& before,
                          const RowUse& use) {
-  int through = last;
-  while (!needs_stream_alone(program.steps(), through)) --through;
-  // By way of the stream: rows that are kept for `last` would overwrite those that are needed until there.
-  if (through > step_ && through < last) LOWBIT_TRY(run(program, room, through, before, use));
+  int through = step_ + 1;
+  while (through < last && !needs_stream_alone(program.steps(), through)) ++through;
+  // By way of the stream: rows that are kept for `last` would overwrite those that are needed until there. A rounded
+  // stream has the same bits however a block is cut into runs.
+  if (through < last && (stream_.format != RowFormat::kF32 || !needs_stream_alone(program.steps(), last)))
+    LOWBIT_TRY(run(program, room, through, before, use));
   const Watch watch(room.work(), by_role(use));
   const int64_t kept = sequences_kept(program, room, last);
   for (const RowRange& rows : room.batches(sequences_)) {
@@ -214,12 +215,13 @@ Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, I
   int next = at;
   while (!needs_stream_alone(steps, next)) ++next;
   const bool on_stream = adds_to_stream(role);
-  Buffer y_stream, z_stream;  // of a batch
+  RowBuffer y_stream, z_stream;  // of a batch
   const std::vector<RowRange> batches = source.room.batches(source.states.sequences_);
-  for (Buffer* stream : {&y_stream, &z_stream}) {
+  for (RowBuffer* stream : {&y_stream, &z_stream}) {
     if (!on_stream) break;
     const int64_t rows = std::ranges::max(batches, {}, &RowRange::rows).rows;
-    LOWBIT_TRY_ASSIGN(*stream, source.states.backend_->allocate_rows(rows * source.states.hidden_, "hidden states"));
+    LOWBIT_TRY_ASSIGN(
+        *stream, source.states.backend_->allocate_rows(rows * source.states.hidden_, RowFormat::kF32, "hidden states"));
   }
   const int64_t kept = quantized.states.sequences_kept(quantized.program, quantized.room, at);
   for (const RowRange& rows : batches) {
@@ -243,7 +245,7 @@ Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, I
       LOWBIT_TRY(of_quantized.run(x_work, x_batch, at, at + 1));
       LOWBIT_TRY(x_work.save(kStream, 0, rows.rows, z_stream, 0));
       const Watch watch(x_work, [&](int, const float* x, int64_t m, int64_t) {
-        return sum.add(x, y_stream.as<float>(), z_stream.as<float>(), m);
+        return sum.add(x, y_stream.bytes.as<float>(), z_stream.bytes.as<float>(), m);
       });
       return of_quantized.show(x_work, x_batch, at);
     };

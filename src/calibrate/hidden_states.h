@@ -28,9 +28,9 @@ class HiddenStates {
   HiddenStates() = default;
   static constexpr int64_t kAnyBytes = std::numeric_limits<int64_t>::max();
   /// Zeros, before the first block. `most_between`: bytes of rows that are kept inside a block beside the states.
-  /// Error: kOutOfMemory.
+  /// `format`: of the states wherever nothing else is live, behind attention and behind the block. Error: kOutOfMemory.
   static Result<HiddenStates> make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden,
-                                   int64_t most_between = kAnyBytes);
+                                   int64_t most_between = kAnyBytes, RowFormat format = RowFormat::kF32);
 
   bool empty() const { return sequences_ == 0; }
   int64_t sequences() const { return sequences_; }
@@ -81,15 +81,15 @@ class HiddenStates {
   /// Where these rows go on: at the stop, or at the last one before it that needs their stream alone.
   int begin_of(const RowRange& rows) const { return are_kept(rows, kept_) ? step_ : stream_step_; }
   void stopped_at(const BlockProgram& program, int step, int64_t kept);
-  const Buffer& rows_of(Slot slot) const { return slot == kStream ? stream_ : between_; }
+  const RowBuffer& rows_of(Slot slot) const { return slot == kStream ? stream_ : between_; }
 
   Backend* backend_ = nullptr;
   int64_t sequences_ = 0, context_ = 0, hidden_ = 0;
   int64_t most_between_ = kAnyBytes;
   int step_ = 0, stream_step_ = 0;
-  int64_t kept_ = 0;  // sequences in between_
-  Buffer stream_;     // [sequences, context, hidden]
-  Buffer between_;    // the other live rows of a stop inside a block; empty before the first
+  int64_t kept_ = 0;   // sequences in between_
+  RowBuffer stream_;   // [sequences, context, hidden]
+  RowBuffer between_;  // the other live rows of a stop inside a block, in f32; empty before the first
 };
 
 }  // namespace lowbit

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "base/float.h"
 #include "base/rng.h"
 #include "base/test_bits.h"
 #include "model/model_spec.h"
@@ -193,6 +194,74 @@ TEST(HiddenStates, BlocksGiveTheReferencesRows) {
           }
         }
       }
+    });
+  }
+}
+
+/// States in bf16 are rounded behind attention and behind the block: the same bits however the block is cut into runs,
+/// and however many rows are kept in between.
+TEST(HiddenStates, RoundedStatesDoNotDependOnStops) {
+  ThreadPool one(1);
+  const auto ref = make_ref_backend(one);
+  const auto rounded = [](std::vector<float> x) {
+    for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
+    return x;
+  };
+  for (const Variant& v : variants()) {
+    const MemorySource source = make_random_model(v.model);
+    const std::vector<float> x = random_states(v.model, 8);
+    Loaded by_definition(source, 1, *ref, one);
+    RowsByRole seen;
+    const auto widths = slot_widths(by_definition.block->spec());
+    const int mlp = kInputSteps[static_cast<size_t>(InputRole::kMlp)];
+    const std::vector<float> middle = rounded(whole_block(by_definition, *ref, rounded(x), seen, mlp));
+    std::vector<float> want(x.size());
+    {
+      const auto work = *ref->workspace(by_definition.program.steps(), {widths, kStateContext, kStateContext});
+      const int64_t floats = int64_t(x.size()) / kStateSequences;
+      for (int64_t i = 0; i < kStateSequences; ++i) {
+        const SequenceRows sequence{nullptr, 0, 0, kStateContext};
+        ASSERT_TRUE(work->write(kStream, 0, kStateContext, middle.data() + i * floats));
+        ASSERT_TRUE((*by_definition.program.compiled())->run(*work, Batch{{}, {&sequence, 1}, {}}, mlp, kBlockSteps));
+        ASSERT_TRUE(work->read(kStream, 0, kStateContext, want.data() + i * floats));
+      }
+    }
+    want = rounded(want);
+    on_every_backend([&](Backend& backend, ThreadPool& pool, const char* isa) {
+      Loaded loaded(source, 1, backend, pool);
+      for (const auto& [bytes, between] : kRooms)
+        for (const auto& steps : {std::vector<int>{kBlockSteps}, {2, 3, 4, kBlockSteps}, {4, kBlockSteps}}) {
+          const auto room = loaded.room(backend, bytes);
+          HiddenStates states =
+              *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden, between, RowFormat::kBf16);
+          ASSERT_TRUE(states.write(0, x));
+          for (const int step : steps) ASSERT_TRUE(states.run(loaded.program, *room, step));
+          HiddenStates other =
+              *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden, between, RowFormat::kBf16);
+          ASSERT_TRUE(other.copy_from(states));
+          EXPECT_TRUE(same_bits(rows_of(other, x.size()), want))
+              << v.name << ", " << isa << ", " << bytes << ", " << between;
+        }
+      // An input at a time, beside the source's states.
+      Loaded ours(source, 1, backend, pool);
+      const auto room = loaded.room(backend, kRoom[2]), other_room = loaded.room(backend, kRoom[2]);
+      const auto states = [&] {
+        return *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden, kSomeBetween,
+                                   RowFormat::kBf16);
+      };
+      HiddenStates of_source = states(), of_quantized = states();
+      ASSERT_TRUE(of_source.write(0, x));
+      ASSERT_TRUE(of_quantized.write(0, x));
+      for (const InputSpec* input : inputs_of(ours.block->block())) {
+        const LinearSpec& reader = input->readers.front();
+        const auto sum =
+            *backend.hessian_sum(reader.k, HiddenStates::adds_to_stream(input->role) ? reader.n : reader.k);
+        ASSERT_TRUE(HiddenStates::compare_inputs({of_source, ours.program, *room},
+                                                 {of_quantized, loaded.program, *other_room}, input->role, {}, *sum));
+      }
+      ASSERT_TRUE(of_quantized.run(loaded.program, *other_room, kBlockSteps));
+      EXPECT_TRUE(same_bits(rows_of(of_source, x.size()), want)) << v.name << ", " << isa;
+      EXPECT_TRUE(same_bits(rows_of(of_quantized, x.size()), want)) << v.name << ", " << isa;
     });
   }
 }

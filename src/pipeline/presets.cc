@@ -28,7 +28,8 @@ QuantizeSpec spec_of(const Candidate& candidate, std::string fit) {
 
 struct Preset {
   const char* name;
-  float bits;  // per weight of all linear layers
+  float bits;      // per weight of all linear layers
+  int64_t tokens;  // of the calibration text, where nobody says how many
   std::vector<Candidate> candidates;
 };
 
@@ -38,6 +39,7 @@ const std::array<Preset, 3>& presets() {
   static const std::array<Preset, 3> all = {{
       {"best",
        4.25f,
+       CalibrationOptions::kTokens,
        {{FormatId::kCodebook3, 192},
         {FormatId::kInt4, 64},
         {FormatId::kCodebook4, 192},
@@ -46,6 +48,7 @@ const std::array<Preset, 3>& presets() {
         {FormatId::kInt8, QuantizeSpec::kDefaultGroup}}},
       {"balanced",
        3.25f,
+       2 * CalibrationOptions::kTokens,
        {{FormatId::kTrellis2, 192},
         {FormatId::kCodebook3, 64},
         {FormatId::kTrellis3, 192},
@@ -54,6 +57,7 @@ const std::array<Preset, 3>& presets() {
         {FormatId::kInt8, QuantizeSpec::kDefaultGroup}}},
       {"small",
        2.25f,
+       CalibrationOptions::kTokens,
        {{FormatId::kTernaryPacked, 192},
         {FormatId::kTrellis2, 192},
         {FormatId::kTrellis2, 64},
@@ -81,6 +85,7 @@ Status apply_preset(QuantizeOptions& options) {
       for (const Candidate& candidate : kEmbeddingHeadSizes)
         options.embedding_head_candidates.push_back(spec_of(candidate, "auto"));
     if (options.calibration.file.empty()) options.calibration.file = CalibrationOptions::kSelf;
+    if (options.calibration.tokens == 0) options.calibration.tokens = preset.tokens;
     return {};
   }
   return fail(ErrorCode::kInvalidArgument, "--preset", "'" + options.preset + "'", "best, balanced or small");

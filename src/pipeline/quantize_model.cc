@@ -129,6 +129,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   for (QuantizeSpec* const spec : {&options.linear, &options.embedding, &options.head})
     if (spec->fit == "align") spec->fit = "asymmetric";  // its old name
   LOWBIT_TRY(apply_preset(options));
+  if (options.calibration.tokens == 0) options.calibration.tokens = CalibrationOptions::kTokens;
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));

@@ -23,8 +23,8 @@ class CpuWorkspace final : public Workspace {
   int64_t bytes() const override;
   Status read(Slot slot, int64_t first, int64_t rows, float* to) const override;
   Status write(Slot slot, int64_t first, int64_t rows, const float* from) override;
-  Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) override;
-  Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const override;
+  Status load(Slot slot, int64_t row, int64_t rows, const RowBuffer& from, int64_t at) override;
+  Status save(Slot slot, int64_t row, int64_t rows, RowBuffer& to, int64_t at) const override;
   void set_observer(TapObserver observer) override { observer_ = std::move(observer); }
   void set_profile(Profile* profile) override { profile_ = profile; }
 

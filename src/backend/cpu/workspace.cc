@@ -12,11 +12,8 @@ bool same_shape(const AttentionShape& shape, const AttentionSpec& spec) {
          shape.scale == spec.scale;
 }
 
-/// Hidden states of a text are far more than the caches hold.
-void copy_floats(const float* from, int64_t count, float* to, ThreadPool& pool) {
-  pool.parallel_for(count, 1 << 16,
-                    [&](int64_t begin, int64_t end, int) { std::copy_n(from + begin, end - begin, to + begin); });
-}
+/// Hidden states of a text are far more than the caches hold, so threads share the copying of them.
+constexpr int64_t kCopiedAtOnce = 1 << 16;
 
 }  // namespace
 
@@ -90,15 +87,19 @@ Status CpuWorkspace::write(Slot slot, int64_t first, int64_t rows, const float* 
   return {};
 }
 
-Status CpuWorkspace::load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) {
+Status CpuWorkspace::load(Slot slot, int64_t row, int64_t rows, const RowBuffer& from, int64_t at) {
   const int64_t width = widths_[slot];
-  copy_floats(from.as<float>() + at, rows * width, slots_[slot].as<float>() + row * width, *pool_);
+  float* const to = slots_[slot].as<float>() + row * width;
+  pool_->parallel_for(rows * width, kCopiedAtOnce,
+                      [&](int64_t begin, int64_t end, int) { get_rows(from, at + begin, end - begin, to + begin); });
   return {};
 }
 
-Status CpuWorkspace::save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const {
+Status CpuWorkspace::save(Slot slot, int64_t row, int64_t rows, RowBuffer& to, int64_t at) const {
   const int64_t width = widths_[slot];
-  copy_floats(slots_[slot].as<float>() + row * width, rows * width, to.as<float>() + at, *pool_);
+  const float* const from = slots_[slot].as<float>() + row * width;
+  pool_->parallel_for(rows * width, kCopiedAtOnce,
+                      [&](int64_t begin, int64_t end, int) { put_rows(from + begin, end - begin, to, at + begin); });
   return {};
 }
 

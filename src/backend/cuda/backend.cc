@@ -4,6 +4,7 @@
 #include "backend/cuda/hessian_sum.h"
 #include "backend/cuda/program.h"
 #include "base/try.h"
+#include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_step_api.h"
 
@@ -37,18 +38,22 @@ class CudaBackend final : public Backend {
     return std::unique_ptr<Workspace>(std::move(work));
   }
 
-  Result<Buffer> allocate_rows(int64_t floats, const char* what) override {
+  Result<RowBuffer> allocate_rows(int64_t numbers, RowFormat format, const char* what) override {
     LOWBIT_TRY(cuda::use_device(gpu_));
-    return cuda::allocate(floats * kFloat, what);
+    LOWBIT_TRY_ASSIGN(Buffer floats, cuda::allocate(numbers * kFloat, what));
+    return RowBuffer(std::move(floats), numbers, format);
   }
-  Status upload(std::span<const float> from, Buffer& to, int64_t at) override {
+  Status upload(std::span<const float> from, RowBuffer& to, int64_t at) override {
     LOWBIT_TRY(cuda::use_device(gpu_));
-    LOWBIT_TRY(cuda::upload_on(nullptr, to.as<float>() + at, from.data(), int64_t(from.size_bytes())));
+    float* const floats = to.bytes.as<float>() + at;
+    LOWBIT_TRY(cuda::upload_on(nullptr, floats, from.data(), int64_t(from.size_bytes())));
+    if (to.format == RowFormat::kBf16)
+      LOWBIT_TRY(cuda::round_to_halves(floats, int64_t(from.size()), true, floats, nullptr));
     return cuda::synchronize(nullptr);
   }
-  Status download(const Buffer& from, int64_t at, std::span<float> to) override {
+  Status download(const RowBuffer& from, int64_t at, std::span<float> to) override {
     LOWBIT_TRY(cuda::use_device(gpu_));
-    LOWBIT_TRY(cuda::download_on(nullptr, to.data(), from.as<float>() + at, int64_t(to.size_bytes())));
+    LOWBIT_TRY(cuda::download_on(nullptr, to.data(), from.bytes.as<float>() + at, int64_t(to.size_bytes())));
     return cuda::synchronize(nullptr);
   }
 

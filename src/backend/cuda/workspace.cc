@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_logprob_api.h"
 #include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
@@ -180,19 +181,21 @@ Status CudaWorkspace::write(Slot slot, int64_t first, int64_t rows, const float*
   return wait();
 }
 
-Status CudaWorkspace::load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) {
+Status CudaWorkspace::load(Slot slot, int64_t row, int64_t rows, const RowBuffer& from, int64_t at) {
   LOWBIT_TRY(cuda::use_device(gpu_));
   const int64_t width = widths_[slot];
-  LOWBIT_TRY(
-      cuda::copy_on(stream(), slots_[slot].as<float>() + row * width, from.as<float>() + at, rows * width * kFloat));
+  LOWBIT_TRY(cuda::copy_on(stream(), slots_[slot].as<float>() + row * width, from.bytes.as<float>() + at,
+                           rows * width * kFloat));
   return wait();
 }
 
-Status CudaWorkspace::save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const {
+Status CudaWorkspace::save(Slot slot, int64_t row, int64_t rows, RowBuffer& to, int64_t at) const {
   LOWBIT_TRY(cuda::use_device(gpu_));
-  const int64_t width = widths_[slot];
-  LOWBIT_TRY(
-      cuda::copy_on(stream(), to.as<float>() + at, slots_[slot].as<float>() + row * width, rows * width * kFloat));
+  const int64_t count = rows * widths_[slot];
+  const float* const from = slots_[slot].as<float>() + row * widths_[slot];
+  float* const stored = to.bytes.as<float>() + at;
+  LOWBIT_TRY(to.format == RowFormat::kBf16 ? cuda::round_to_halves(from, count, true, stored, stream())
+                                           : cuda::copy_on(stream(), stored, from, count * kFloat));
   return wait();
 }
 

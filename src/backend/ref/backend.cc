@@ -56,11 +56,13 @@ struct RefWorkspace final : Workspace {
     std::copy_n(from, rows * widths[slot], slots[slot].data() + first * widths[slot]);
     return {};
   }
-  Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) override {
-    return write(slot, row, rows, from.as<float>() + at);
+  Status load(Slot slot, int64_t row, int64_t rows, const RowBuffer& from, int64_t at) override {
+    get_rows(from, at, rows * widths[slot], slots[slot].data() + row * widths[slot]);
+    return {};
   }
-  Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const override {
-    return read(slot, row, rows, to.as<float>() + at);
+  Status save(Slot slot, int64_t row, int64_t rows, RowBuffer& to, int64_t at) const override {
+    put_rows(slots[slot].data() + row * widths[slot], rows * widths[slot], to, at);
+    return {};
   }
   void set_observer(TapObserver to) override { observer = std::move(to); }
   void set_profile(Profile* to) override { profile = to; }

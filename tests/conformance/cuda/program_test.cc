@@ -249,15 +249,15 @@ TEST(CudaPrograms, HessianOfTheReference) {
       const auto by_definition = *ref->hessian_sum(k, n);
       ASSERT_TRUE(by_definition->add(x.data(), y.data(), z.data(), rows));
       const InputHessian want = *by_definition->finish("rows");
-      Buffer xd = *gpu.backend->allocate_rows(rows * k, "x");
-      Buffer yd = *gpu.backend->allocate_rows(int64_t(y.size()), "y"),
-             zd = *gpu.backend->allocate_rows(int64_t(z.size()), "z");
+      RowBuffer xd = *gpu.backend->allocate_rows(rows * k, RowFormat::kF32, "x");
+      RowBuffer yd = *gpu.backend->allocate_rows(int64_t(y.size()), RowFormat::kF32, "y"),
+                zd = *gpu.backend->allocate_rows(int64_t(z.size()), RowFormat::kF32, "z");
       ASSERT_TRUE(gpu.backend->upload(x, xd, 0) && gpu.backend->upload(y, yd, 0) && gpu.backend->upload(z, zd, 0));
       for (const int64_t cut : {int64_t{77}, rows}) {
         const auto sum = *gpu.backend->hessian_sum(k, n);
         for (int64_t first = 0; first < rows; first += cut)
-          ASSERT_TRUE(sum->add(xd.as<float>() + first * k, yd.as<float>() + first * n, zd.as<float>() + first * n,
-                               std::min(cut, rows - first)));
+          ASSERT_TRUE(sum->add(xd.bytes.as<float>() + first * k, yd.bytes.as<float>() + first * n,
+                               zd.bytes.as<float>() + first * n, std::min(cut, rows - first)));
         const InputHessian got = *sum->finish("rows");
         EXPECT_TRUE(same_bits(got.h, want.h)) << k << ", cut " << cut;
         EXPECT_TRUE(same_bits(got.mismatch, want.mismatch)) << n << " x " << k << ", cut " << cut;
@@ -265,7 +265,7 @@ TEST(CudaPrograms, HessianOfTheReference) {
       const auto bad = *gpu.backend->hessian_sum(k, 0);
       x[size_t(5 * k + 3)] = NAN;
       ASSERT_TRUE(gpu.backend->upload(x, xd, 0));
-      ASSERT_TRUE(bad->add(xd.as<float>(), nullptr, nullptr, rows));
+      ASSERT_TRUE(bad->add(xd.bytes.as<float>(), nullptr, nullptr, rows));
       EXPECT_NE(bad->finish("layer").error().message().find("layer: got NaN or infinity as input 3"),
                 std::string::npos);
     }
@@ -277,13 +277,22 @@ TEST(CudaPrograms, RowsGoFromBuffersToSlotsAndBack) {
   const std::array<int64_t, 2> widths = {4, 12};
   const auto work = *gpu.backend->workspace({}, {widths, 5, 16});
   std::vector<float> x(7 * 12), back(24);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = float(i);
-  Buffer from = *gpu.backend->allocate_rows(7 * 12, "rows"), to = *gpu.backend->allocate_rows(7 * 12, "rows");
-  ASSERT_TRUE(gpu.backend->upload(x, from, 0));
-  ASSERT_TRUE(work->load(1, 2, 3, from, 12));
-  ASSERT_TRUE(work->save(1, 3, 2, to, 24));
-  ASSERT_TRUE(gpu.backend->download(to, 24, back));
-  EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 1 + 0.001F * float(i);
+  for (const RowFormat format : {RowFormat::kF32, RowFormat::kBf16}) {
+    RowBuffer from = *gpu.backend->allocate_rows(7 * 12, RowFormat::kF32, "rows");
+    RowBuffer to = *gpu.backend->allocate_rows(7 * 12, format, "rows");
+    ASSERT_TRUE(gpu.backend->upload(x, from, 0));
+    ASSERT_TRUE(work->load(1, 2, 3, from, 12));
+    ASSERT_TRUE(work->save(1, 3, 2, to, 24));
+    ASSERT_TRUE(gpu.backend->download(to, 24, back));
+    std::vector<float> want(x.begin() + 24, x.begin() + 48);
+    if (format == RowFormat::kBf16)
+      for (float& v : want) v = bf16_to_f32(f32_to_bf16(v));
+    EXPECT_TRUE(same_bits(back, want));
+    ASSERT_TRUE(gpu.backend->upload(std::span(x).subspan(24, 24), to, 24));
+    ASSERT_TRUE(gpu.backend->download(to, 24, back));
+    EXPECT_TRUE(same_bits(back, want));
+  }
 }
 
 /// Threads that drive one model on the GPU get what the CPU gives each alone.
