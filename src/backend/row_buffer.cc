@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/float.h"
-
 namespace lowbit {
 
 void put_rows(const float* from, int64_t n, RowBuffer& to, int64_t at) {

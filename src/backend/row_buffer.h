@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/float.h"
 #include "tensor/buffer.h"
 
 namespace lowbit {
@@ -21,6 +22,11 @@ struct RowBuffer {
   int64_t numbers = 0;
   RowFormat format = RowFormat::kF32;
 };
+
+/// A number as a buffer of that format gives it back.
+constexpr float as_kept(RowFormat format, float x) {
+  return format == RowFormat::kBf16 ? bf16_to_f32(f32_to_bf16(x)) : x;
+}
 
 /// Bytes that a host keeps of a number.
 constexpr int64_t host_bytes(RowFormat format) { return format == RowFormat::kBf16 ? 2 : 4; }

@@ -25,8 +25,8 @@ std::vector<float> random_rows(uint64_t seed, int64_t count) {
   return rows;
 }
 
-Buffer uploaded(Backend& backend, const std::vector<float>& rows) {
-  Buffer buffer = *backend.allocate_rows(int64_t(rows.size()), "rows");
+RowBuffer uploaded(Backend& backend, const std::vector<float>& rows) {
+  RowBuffer buffer = *backend.allocate_rows(int64_t(rows.size()), RowFormat::kF32, "rows");
   EXPECT_TRUE(backend.upload(rows, buffer, 0));
   return buffer;
 }
@@ -43,16 +43,22 @@ TEST(RecipeBackend, RowsGoFromBuffersToSlotsAndBack) {
   const std::vector<float> x = random_rows(6, 7 * 12);
   const std::vector<int64_t> widths = {4, 12};
   const auto work = *backend->workspace({}, {widths, 5, 16});
-  const Buffer from = uploaded(*backend, x);
-  EXPECT_NE(std::memcmp(from.data(), x.data(), x.size() * sizeof(float)), 0);  // or the other tests say nothing
-  Buffer to = *backend->allocate_rows(7 * 12, "rows");
-  ASSERT_TRUE(work->load(1, 2, 3, from, 12));  // rows 1..3 of the buffer
-  ASSERT_TRUE(work->save(1, 3, 2, to, 24));    // the last two of them
-  std::vector<float> back(24);
-  ASSERT_TRUE(backend->download(to, 24, back));
-  EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
+  const RowBuffer from = uploaded(*backend, x);
+  EXPECT_NE(std::memcmp(from.bytes.data(), x.data(), x.size() * sizeof(float)), 0);  // or the other tests say nothing
+  ASSERT_TRUE(work->load(1, 2, 3, from, 12));                                        // rows 1..3 of the buffer
+  std::vector<float> back(24), want(x.begin() + 24, x.begin() + 48);
   ASSERT_TRUE(work->read(1, 3, 2, back.data()));
-  EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
+  EXPECT_TRUE(same_bits(back, want));
+  for (const RowFormat format : {RowFormat::kF32, RowFormat::kBf16}) {
+    RowBuffer to = *backend->allocate_rows(7 * 12, format, "rows");
+    for (float& v : want) v = as_kept(format, v);
+    ASSERT_TRUE(work->save(1, 3, 2, to, 24));  // the last two of them
+    ASSERT_TRUE(backend->download(to, 24, back));
+    EXPECT_TRUE(same_bits(back, want));
+    ASSERT_TRUE(backend->upload({x.data() + 24, 24}, to, 24));
+    ASSERT_TRUE(backend->download(to, 24, back));
+    EXPECT_TRUE(same_bits(back, want));
+  }
 }
 
 TEST(RecipeBackend, HessianSumsAreTheReferences) {
@@ -62,7 +68,7 @@ TEST(RecipeBackend, HessianSumsAreTheReferences) {
   std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * n), z = random_rows(3, rows * n);
   const auto sum_of = [&](Backend& b) {
     const auto sum = *b.hessian_sum(k, n);
-    const Buffer bx = uploaded(b, x), by = uploaded(b, y), bz = uploaded(b, z);
+    const Buffer bx = uploaded(b, x).bytes, by = uploaded(b, y).bytes, bz = uploaded(b, z).bytes;
     EXPECT_TRUE(sum->add(bx.as<float>(), by.as<float>(), bz.as<float>(), cut));
     EXPECT_TRUE(sum->add(bx.as<float>() + cut * k, by.as<float>() + cut * n, bz.as<float>() + cut * n, rows - cut));
     return sum->finish("layer");
