@@ -182,6 +182,8 @@ struct SpanArgs {
 /// y[i] = act(gate[i]) * up[i]; y may be gate.
 using GluFunction = void (*)(const float* gate, const float* up, int64_t n, float* y);
 
+inline constexpr int64_t kMostTokenWeights = 1024;  // of one sum, whose upper parts are less than 2^31
+
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
 /// % 16) with fma, reduced as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]), norms 128 (docs/numerics.md); exp is the
 /// polynomial of kernels/vector_math.h. So every ISA gives the same bits.
@@ -211,6 +213,9 @@ struct VectorOps {
   /// is -inf, 0 stands in its place in both exponents.
   void (*merge_span)(float m, float l, const float* o, int64_t d, float* running, float* y);
   void (*f32_to_f16)(const float* x, int64_t n, uint16_t* y);
+  /// The sum of token_weight(logits[i], largest, temperature) (kernels/token_weight.h). n <= kMostTokenWeights; no
+  /// logit is NaN or above `largest`, which is finite.
+  uint64_t (*sum_token_weights)(const float* logits, int64_t n, float largest, float temperature);
   /// A row of the integer path, k >= 1 elements in groups of `group` (the last may be short), each on its own. Elements
   /// are v[i] = x[i], or with a weight v[i] = (x[i] * factor) * weight[i]: rms_norm and quantization in one pass. Per
   /// group: scale = absmax / 127 (0 when all are zero), xq = round-half-even(v * (127 / absmax)), NaN -> the whole

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <limits>
 
+#include "base/cpu.h"
 #include "base/try.h"
+#include "kernels/registry.h"
 #include "kernels/token_weight.h"
 
 namespace lowbit {
@@ -258,6 +260,31 @@ int32_t Sampler::draw(float largest) {
   return candidates_.back().id;  // not reached: left < total
 }
 
+bool Sampler::drops_none(size_t tokens) const {
+  return (options_.top_k == 0 || size_t(options_.top_k) >= tokens) && options_.top_p >= 1 && options_.min_p <= 0;
+}
+
+/// draw() of all tokens, whose weights are summed in blocks: only in the block that is drawn they are taken one by one.
+int32_t Sampler::draw_of_all(std::span<const float> logits, float largest) {
+  static const VectorOps& ops = vector_ops(choose_isa("").value_or(Isa::kScalar));
+  constexpr size_t kBlock = kMostTokenWeights;
+  sums_.clear();
+  uint64_t total = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    sums_.push_back(ops.sum_token_weights(block.data(), int64_t(block.size()), largest, options_.temperature));
+    total += sums_.back();
+  }
+  uint64_t left = rng_.below(total);
+  size_t token = 0;
+  for (; left >= sums_[token / kBlock]; token += kBlock) left -= sums_[token / kBlock];
+  for (;; ++token) {
+    const uint64_t weight = token_weight(logits[token], largest, options_.temperature);
+    if (left < weight) return int32_t(token);
+    left -= weight;
+  }
+}
+
 Result<int32_t> Sampler::sample(std::span<const float> logits) {
   if (logits.empty() || logits.size() > kMostLogits)
     return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("{} logits", logits.size()),
@@ -266,6 +293,7 @@ Result<int32_t> Sampler::sample(std::span<const float> logits) {
   LOWBIT_TRY_ASSIGN(const Largest largest, find_largest(logits));
   if (forbids() && largest.logit == -std::numeric_limits<float>::infinity()) return all_forbidden();
   if (options_.temperature == 0) return largest.id;
+  if (drops_none(logits.size()) && std::isfinite(largest.logit)) return draw_of_all(logits, largest.logit);
   if (options_.top_k > 0 && size_t(options_.top_k) < logits.size()) {
     keep_largest(logits, size_t(options_.top_k));
   } else {

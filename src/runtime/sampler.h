@@ -60,6 +60,8 @@ class Sampler {
   void keep_top_p();
   void keep_min_p();
   int32_t draw(float largest);
+  bool drops_none(size_t tokens) const;
+  int32_t draw_of_all(std::span<const float> logits, float largest);
 
   SamplerOptions options_;
   Rng rng_;
@@ -68,6 +70,7 @@ class Sampler {
   std::vector<int32_t> sorted_;        // `recent_` by id
   std::vector<float> adjusted_;        // logits after bias, penalties and mask
   std::vector<Candidate> candidates_;  // those that are still to be had
+  std::vector<uint64_t> sums_;         // of weights, where no token is dropped
 };
 
 }  // namespace lowbit

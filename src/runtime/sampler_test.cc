@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/rng.h"
+#include "kernels/api.h"
 #include "kernels/vector_math.h"
 
 namespace lowbit {
@@ -264,7 +265,7 @@ TEST(Sampler, FollowsTheDefinition) {
     ASSERT_TRUE(sampler);
     Rng draws(o.seed);
     for (int i = 0; i < 20; ++i) {
-      std::vector<float> logits(1 + rng.below(300));
+      std::vector<float> logits(1 + rng.below(i == 0 ? 3 * kMostTokenWeights : 300));
       const bool ties = rng.below(2) == 0;
       for (float& l : logits) l = ties ? float(rng.below(4)) : 5 * float(rng.normal());
       if (rng.below(8) == 0) logits[rng.below(logits.size())] = std::numeric_limits<float>::infinity();

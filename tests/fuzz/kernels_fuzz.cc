@@ -1,8 +1,10 @@
 // Kernels of every instruction set against the reference, bit for bit: shapes, formats, scalings and x from the input.
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "base/cpu.h"
@@ -117,9 +119,17 @@ void elementwise(Bytes& in) {
   const int64_t n = 1 + in.below(600);
   const float eps = in.pick({0.0f, 1e-5f, 1.0f});
   const std::vector<float> x = floats(in, 2 * n), a(x.begin(), x.begin() + n), b(x.begin() + n, x.end());
+  std::vector<float> logits = a;
+  float most = std::numeric_limits<float>::lowest();
+  for (float& l : logits) {
+    if (!(l < std::numeric_limits<float>::infinity())) l = 0;
+    most = std::max(most, l);
+  }
+  const float temperature = in.pick({1e-30f, 0.5f, 1.0f, 1e6f});
   for (const Isa isa : isas()) {
     std::vector<float> y[2] = {a, a};
     std::vector<uint16_t> half[2];
+    uint64_t weights[2];
     for (int i = 0; i < 2; ++i) {
       const VectorOps& ops = i == 0 ? kRefVectorOps : vector_ops(isa);
       std::vector<float> out(static_cast<size_t>(n));
@@ -131,11 +141,13 @@ void elementwise(Bytes& in) {
       out = a, ops.scale(out.data(), b[0], n), keep(out);
       out = a, ops.hadamard(out.data(), n, n & -n), keep(out);
       out = a, ops.rope(out.data(), b.data(), b.data() + n / 2, n / 2), keep(out);
+      weights[i] = ops.sum_token_weights(logits.data(), n, most, temperature);
       half[i].resize(static_cast<size_t>(n));
       ops.f32_to_f16(a.data(), n, half[i].data());
     }
     compare(y[0], y[1], "vector operations that differ");
     fuzz::require(half[0] == half[1], "halves that differ");
+    fuzz::require(weights[0] == weights[1], "weights of tokens that differ");
   }
 }
 

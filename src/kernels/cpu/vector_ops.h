@@ -10,6 +10,7 @@
 #include "kernels/api.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/lane_loops.h"
+#include "kernels/token_weight.h"
 #include "kernels/vector_math.h"
 
 namespace lowbit {
@@ -147,6 +148,23 @@ struct LaneOps : LaneLoops<L> {
         });
   }
 
+  /// A weight in two parts of 20 bits, each the exact product of a float and 2^20: the nearest integer, then the rest,
+  /// which may be negative, rounded down.
+  static uint64_t sum_token_weights(const float* logits, int64_t n, float largest, float temperature) {
+    static_assert(kTokenWeightOne == 0x1p40f);
+    const F most = L::set(largest), t = L::set(temperature), step = L::set(0x1p20f);
+    I upper = L::zero_i(), lower = L::zero_i();
+    each(
+        n, [&](int64_t i, int count) __attribute__((always_inline)) {
+          F weight = LaneLoops<L>::template exp<false>(L::div(L::sub(load(logits + i, count), most), t));
+          if (count < kLanes) weight = L::keep_first(weight, L::zero(), count);
+          const F scaled = L::mul(weight, step), whole = L::round(scaled);
+          upper = L::add_i(upper, L::to_int(whole));
+          lower = L::add_i(lower, L::to_int(L::floor(L::mul(L::sub(scaled, whole), step))));
+        });
+    return uint64_t((int64_t{L::reduce_i(upper)} << 20) + L::reduce_i(lower));
+  }
+
   // ---- Activation quantization ----
 
   /// The normed or plain elements [i, i + count); lanes behind them are 0.
@@ -244,6 +262,7 @@ struct LaneOps : LaneLoops<L> {
         .attend_span = LaneAttention<L>::attend_span,
         .merge_span = LaneAttention<L>::merge_span,
         .f32_to_f16 = f32_to_f16_rows,
+        .sum_token_weights = sum_token_weights,
         .quantize_groups_int8 = quantize_groups_int8,
     };
   }

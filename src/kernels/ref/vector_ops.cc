@@ -7,6 +7,7 @@
 #include "base/float.h"
 #include "kernels/ref/packed_kv.h"
 #include "kernels/tables.h"
+#include "kernels/token_weight.h"
 
 namespace lowbit {
 namespace {
@@ -167,6 +168,12 @@ void quantize_groups_int8(const float* x, const float* weight, float factor, int
   for (int64_t i = k; i < padded; ++i) xq[i] = 0;
 }
 
+uint64_t sum_token_weights(const float* logits, int64_t n, float largest, float temperature) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += token_weight(logits[i], largest, temperature);
+  return sum;
+}
+
 }  // namespace
 
 const VectorOps kRefVectorOps = {
@@ -182,6 +189,7 @@ const VectorOps kRefVectorOps = {
     .attend_span = attend_span,
     .merge_span = merge_span,
     .f32_to_f16 = f32_to_f16_n,
+    .sum_token_weights = sum_token_weights,
     .quantize_groups_int8 = quantize_groups_int8,
 };
 

@@ -161,6 +161,10 @@ struct Lanes256 {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(v.a, kNearest), _mm256_round_ps(v.b, kNearest)};
   }
+  static F floor(F v) {
+    constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(v.a, kDown), _mm256_round_ps(v.b, kDown)};
+  }
   /// v * 2^n in two factors, of which the second rounds: neither n = 128 nor n = -150 has a float of its own.
   static F times_pow2(F v, F n) { return {times_pow2_8(v.a, n.a), times_pow2_8(v.b, n.b)}; }
   static __m256 times_pow2_8(__m256 v, __m256 n) {

@@ -111,6 +111,7 @@ struct Lanes512 {
   static I to_int(F v) { return _mm512_cvtps_epi32(v); }
   static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
   static F round(F v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static F floor(F v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static F times_pow2(F v, F n) { return _mm512_scalef_ps(v, n); }  // rounded once, also below the normal range
   static void store_codes(int8_t* p, I v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }
   static void store_f16(uint16_t* p, F v) {
