@@ -286,7 +286,7 @@ struct FloatMatmul {
 
   static constexpr bool kPairs = Source::kColumnsInLane == 2;
   static constexpr KernelName kName = matmul_name(Source::kName, A == Activation::kInt8 ? "a8f" : activation_tag(A),
-                                                  kPairs ? S::kPairsTileName : S::kTileName);
+                                                  kPairs ? S::kPairsTileName : S::kFloatTileName);
   static constexpr MatmulKernel kernel() {
     return {kName.text,
             "docs/kernels.md#f32-panels",

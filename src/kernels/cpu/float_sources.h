@@ -22,7 +22,7 @@ struct PackedSource {
   static constexpr FormatId kId = F::kId;
   static constexpr const char* kName = F::kName;
   static constexpr bool kScaled = true, kExpands = true;
-  static constexpr int kColumnsInLane = 1, kTileRows = S::kTileRows;
+  static constexpr int kColumnsInLane = 1, kTileRows = S::kFloatTileRows;
   static constexpr CodecKind kKind = F::Codec::kKind;
   /// E4M3: the four codes of a lane are decoded together. Codes that are NaN need not be: relayout() writes NaN to
   /// their row's scale, which has the same effect (docs/numerics.md: a NaN makes its whole row NaN).
@@ -155,7 +155,7 @@ template <class S>
 struct PairedFp8 : PackedSource<S, Fp8> {
   using Base = PackedSource<S, Fp8>;
   using P = typename Base::P;
-  static constexpr int kColumnsInLane = 2, kTileRows = 12;
+  static constexpr int kColumnsInLane = 2, kTileRows = S::kFloatTileRows;
 
   static const float* values(const MatmulArgs& a, const uint8_t* panel, int64_t k0, float* out) {
     const typename Base::Table table = S::e4m3_table();
@@ -185,7 +185,7 @@ struct DenseSource {
   static constexpr FormatId kId = Id;
   static constexpr const char* kName = Id == FormatId::kF32 ? "f32" : Id == FormatId::kF16 ? "f16" : "bf16";
   static constexpr bool kScaled = false, kExpands = Id != FormatId::kF32;
-  static constexpr int kColumnsInLane = 1, kTileRows = S::kTileRows;
+  static constexpr int kColumnsInLane = 1, kTileRows = S::kFloatTileRows;
   static constexpr int64_t kChunkK = 160;
   static constexpr int kRows = 2 * S::kLanes;
   static constexpr int64_t kElementBytes = Id == FormatId::kF32 ? 4 : 2;

@@ -12,6 +12,7 @@ struct Simd : Vectors256 {
   /// Rows of x for which unpacking to scratch does not pay: shifts and masks take ports that vpmaddubsw needs.
   static constexpr int64_t kDirectRows = 12;
   static constexpr const char* kTileName = "avx2_16x6";
+  static constexpr const char* kFloatTileName = kTileName;
 
   /// Dot products of four codes (0..MaxCode, unsigned) with four int8 in each lane. vpmaddubsw gives pairs of at most
   /// 2 * MaxCode * 128 in int16, so kSteps of them may be added before widen(): kSteps * 256 * MaxCode <= 32767.

@@ -19,6 +19,7 @@ struct Vectors256 {
   static constexpr int kLanes = 8;
   static constexpr int kTileRows = 6;        // tokens, at most, whose sums stay in registers
   static constexpr int kScaledTileRows = 6;  // tokens of a tile that leaves registers for scales
+  static constexpr int kFloatTileRows = 6;   // tokens of a tile of f32
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }

@@ -19,10 +19,12 @@ struct Simd {
   static constexpr int kLanes = 16;
   static constexpr int kTileRows = 8;         // tokens, at most, whose sums stay in registers
   static constexpr int kScaledTileRows = 6;   // tokens of a tile that leaves registers for scales
+  static constexpr int kFloatTileRows = 12;   // tokens of a tile of f32
   static constexpr int64_t kDirectRows = 32;  // tokens for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
   static constexpr const char* kTileName = "avx512_32x8";
+  static constexpr const char* kFloatTileName = "avx512_32x12";
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm512_loadu_si512(p); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm512_storeu_si512(p, v); }
