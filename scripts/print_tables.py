@@ -21,6 +21,8 @@ only says whether they differ.
   <!-- table: presets --> ... <!-- end -->  bench/results/presets.json (the commands in it), presets_llama_cpp.json
                                             (bench/rivals/presets.py)
   <!-- table: presets_choices --> ... <!-- end --> the same name (the command in it)
+  <!-- table: recovery_presets --> ... <!-- end --> the same name (the commands of docs/recovery.md), presets.json and
+                                            presets_choices.json
   <!-- table: recovery -->, recovered, best (with quality.json), mixes, losses bench/results/recovery.json
       (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
@@ -34,7 +36,7 @@ from pathlib import Path
 
 from demo import table as demo_table
 from tables_gru import gru_cpu, gru_denoise, gru_g2p, gru_gpu, gru_rivals
-from tables_quality import activations, best, calibration, losses, mixes, noise, presets, presets_choices, quality, recovered, recovery, tasks
+from tables_quality import activations, best, calibration, losses, mixes, noise, presets, presets_choices, quality, recovered, recovery, recovery_presets, tasks
 from tables_speed import (gpu_formats, gpu_gemv, gpu_quantized_mm, gpu_seed, gpu_stack, matmuls, models, parts, rivals, rounds, steps,
                           threads, ways)
 
@@ -48,7 +50,7 @@ def demo(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_seed": gpu_seed, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu,
-            "quality": quality, "presets": presets, "presets_choices": presets_choices, "calibration": calibration, "recovery": recovery, "recovered": recovered, "best": best, "mixes": mixes, "losses": losses, "noise": noise,
+            "quality": quality, "presets": presets, "presets_choices": presets_choices, "calibration": calibration, "recovery": recovery, "recovery_presets": recovery_presets, "recovered": recovered, "best": best, "mixes": mixes, "losses": losses, "noise": noise,
             "activations": activations, "tasks": tasks}
 FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "best", "mixes", "losses"), "recovery"),
          **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names

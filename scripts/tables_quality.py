@@ -127,6 +127,20 @@ def presets_choices(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['model']}; {report['task']}; {report['machine']}."
 
 
+def recovery_presets(report: dict) -> str:
+    """What training gives back of what each preset lost: before, then after."""
+    made = {r["preset"]: r for r in json.loads((ROOT / "bench/results/presets.json").read_text())["rows"] if "calib" not in r}
+    asked = {r["preset"]: r for r in json.loads((ROOT / "bench/results/presets_choices.json").read_text())["rows"] if "calib" not in r}
+    lines = ["| `--preset` | seed | batch | tokens | bits/weight | WikiText-2 | TinyStories | divergence | same likeliest token | questions lost, points |", "|---" * 10 + "|"]
+    for r in report["rows"]:
+        start, lost = made[r["preset"]], r["difference"]
+        lines.append(f"| `{r['preset']}` | {r['seed']} | {r['batch']} | {r['tokens'] / 1e6:.0f}M | {r['bits_per_weight']:.2f} | {start['ratio']:.3f} → {r['ratio']:.3f} | "
+                     f"{start['tiny_ratio']:.3f} → {r['tiny_ratio']:.3f} | {start['kld_mean']:.3f} → {r['kld_mean']:.3f} | {100 * start['top1']:.0f} → {100 * r['top1']:.0f} % | "
+                     f"{-100 * asked[r['preset']]['difference']['mean']:.1f} → {round(-100 * lost['mean'], 1) + 0.0:.1f} ± {100 * lost['error']:.1f} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512, perplexity over the original's, as on TinyStories (60 chunks; all 94 before training); "
+                              f"arc_easy, 2,376 questions; trained on {report['machine']}.")
+
+
 def calibration(report: dict) -> str:
     lines = ["| model | device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|---|"]
     for part in report["reports"]:
