@@ -199,7 +199,7 @@ def check_widths(files: list[Path]) -> list[str]:
     problems = []
     for path in files:
         slashes = path.suffix in SOURCE_SUFFIXES | {".c", ".rs"}
-        if not slashes and path.suffix not in {".py", ".sh", ".cmake"} and path.name not in ("CMakeLists.txt", "run"):
+        if not slashes and path.suffix not in {".py", ".sh", ".cmake", ".in"} and path.name not in ("CMakeLists.txt", "run", ".clang-tidy") and path.parent.name != "recipes":
             continue
         text = (ROOT / path).read_text()
         docs = docstring_lines(text) if path.suffix == ".py" else set()

@@ -129,8 +129,8 @@ def presets_choices(report: dict) -> str:
 
 def recovery_presets(report: dict) -> str:
     """What training gives back of what each preset lost: before, then after."""
-    made = {r["preset"]: r for r in json.loads((ROOT / "bench/results/presets.json").read_text())["rows"] if "calib" not in r}
-    asked = {r["preset"]: r for r in json.loads((ROOT / "bench/results/presets_choices.json").read_text())["rows"] if "calib" not in r}
+    made, asked = ({r["preset"]: r for r in json.loads((ROOT / f"bench/results/{name}.json").read_text())["rows"] if "calib" not in r}
+                   for name in ("presets", "presets_choices"))
     lines = ["| `--preset` | seed | batch | tokens | bits/weight | WikiText-2 | TinyStories | divergence | same likeliest token | questions lost, points |", "|---" * 10 + "|"]
     for r in report["rows"]:
         start, lost = made[r["preset"]], r["difference"]

@@ -182,7 +182,8 @@ struct SpanArgs {
 /// y[i] = act(gate[i]) * up[i]; y may be gate.
 using GluFunction = void (*)(const float* gate, const float* up, int64_t n, float* y);
 
-inline constexpr int64_t kMostTokenWeights = 1024;  // of one sum, whose upper parts are less than 2^31
+/// Tokens whose weights one call sums: the upper 20 bits of so many add up to less than 2^31.
+inline constexpr int64_t kMostTokenWeights = 1024;
 
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
 /// % 16) with fma, reduced as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]), norms 128 (docs/numerics.md); exp is the

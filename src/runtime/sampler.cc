@@ -208,7 +208,6 @@ void Sampler::keep_all(std::span<const float> logits, float largest) {
   candidates_.clear();
   candidates_.reserve(logits.size());
   const bool sums = options_.top_p < 1;
-  const bool weighs = sums || options_.min_p > 0;
   // keep_min_p() drops what is less likely; most tokens are, and need no exponential. The margin is far more than its
   // rounding. Below 2^-40 it drops nothing.
   const float least = !sums && least_weight(options_.min_p) > 0 ? std::log(options_.min_p) - 0.01f : kNever;
@@ -220,7 +219,7 @@ void Sampler::keep_all(std::span<const float> logits, float largest) {
     if (passes == 0) continue;
     for (size_t i = 0; i < block.size(); ++i) {
       if (block[i] - largest < least) continue;
-      const uint64_t weight = weighs ? token_weight(block[i], largest, 1) : 0;
+      const uint64_t weight = token_weight(block[i], largest, 1);
       if (!sums || weight > 0) candidates_.push_back({int32_t(begin + i), block[i], weight});
     }
   }
@@ -264,8 +263,9 @@ bool Sampler::drops_none(size_t tokens) const {
   return (options_.top_k == 0 || size_t(options_.top_k) >= tokens) && options_.top_p >= 1 && options_.min_p <= 0;
 }
 
-/// draw() of all tokens, whose weights are summed in blocks: only in the block that is drawn they are taken one by one.
+/// draw() of all tokens: their weights are summed in blocks, and one by one only in the block that is drawn.
 int32_t Sampler::draw_of_all(std::span<const float> logits, float largest) {
+  // A sampler belongs to no model, so it asks the environment; no choice changes a sum.
   static const VectorOps& ops = vector_ops(choose_isa("").value_or(Isa::kScalar));
   constexpr size_t kBlock = kMostTokenWeights;
   sums_.clear();
@@ -278,11 +278,12 @@ int32_t Sampler::draw_of_all(std::span<const float> logits, float largest) {
   uint64_t left = rng_.below(total);
   size_t token = 0;
   for (; left >= sums_[token / kBlock]; token += kBlock) left -= sums_[token / kBlock];
-  for (;; ++token) {
+  for (; token + 1 < logits.size(); ++token) {
     const uint64_t weight = token_weight(logits[token], largest, options_.temperature);
-    if (left < weight) return int32_t(token);
+    if (left < weight) break;
     left -= weight;
   }
+  return int32_t(token);
 }
 
 Result<int32_t> Sampler::sample(std::span<const float> logits) {

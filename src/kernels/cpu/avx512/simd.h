@@ -19,7 +19,7 @@ struct Simd {
   static constexpr int kLanes = 16;
   static constexpr int kTileRows = 8;         // tokens, at most, whose sums stay in registers
   static constexpr int kScaledTileRows = 6;   // tokens of a tile that leaves registers for scales
-  static constexpr int kFloatTileRows = 12;   // tokens of a tile of f32
+  static constexpr int kFloatTileRows = 12;   // of a tile of f32: 24 sums, two weights, one element of x
   static constexpr int64_t kDirectRows = 32;  // tokens for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
